@@ -1,0 +1,48 @@
+# make demo      solve the population equation and draw it
+# make test      the tests, with coverage
+# make test-all  the tests, the slow ones included
+# make lint      style; make types: static types
+# make clean     remove everything these commands made
+#
+# Needs Python 3.11 or later; name another interpreter with `make PYTHON=python3.12 test`.
+
+PYTHON ?= python3
+JOBS ?= 2
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --cov
+
+.PHONY: demo test test-all lint types clean
+.DEFAULT_GOAL := test
+
+demo: $(READY)
+	@MPLBACKEND=Agg $(BIN)/python examples/population.py
+
+test: $(READY)
+	@$(PYTEST)
+
+test-all: $(READY)
+	@$(PYTEST) -m ""
+
+lint: $(READY)
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+
+types: $(READY)
+	@PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
+
+# The lock holds pins for every extra; used as constraints, only what `dev` needs is installed.
+$(READY): pyproject.toml requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit("lagrax needs Python 3.11 or later, and this is " + sys.version.split()[0] + ": name another with PYTHON=..." if sys.version_info < (3, 11) else 0)'
+	@echo "Installing lagrax and its pinned dependencies in $(VENV) (a few minutes the first time)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) install -c requirements.lock hatchling
+	@$(PIP) install -c requirements.lock --no-build-isolation -e '.[dev]'
+	@touch $@
+
+clean:
+	@rm -rf $(VENV) build dist .coverage .coverage.* htmlcov .pytest_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,261 @@
+"""The arguments of `solve`, looked at once: what came, what was expected, what to do."""
+
+import difflib
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optimistix as optx
+from jaxtyping import PyTree
+
+from ._delays import Delay, Hold, Lag, RealScalar, describe, is_traced
+from ._field import takes_history
+from ._gradients import Adjoint, Checkpointed, Direct
+from ._saving import sub_saves
+
+
+def check_options(unknown: dict[str, Any], function: Callable) -> None:
+    names = [
+        p.name for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_KEYWORD
+    ]
+    hints = {
+        "rtol": "stepsize_controller=diffrax.PIDController(rtol=..., atol=...)",
+        "atol": "stepsize_controller=diffrax.PIDController(rtol=..., atol=...)",
+        "adjoint": "gradient=",
+        "terms": "field=",
+        "tau": "delays=[lagrax.Hold(tau)]",
+    }
+    name = next(iter(unknown))
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = hints.get(name, f"{close[0]}=" if close else "")
+    raise TypeError(
+        f"solve() has no option {name!r}."
+        + (f" Did you mean {hint}?" if hint else "")
+        + f" Its options are {', '.join(names)}."
+    )
+
+
+def check_delays(delays: Any) -> None:
+    if isinstance(delays, (Hold, Lag)):
+        raise TypeError(f"delays={describe([delays])} is one delay; expected a list: delays=[...].")
+    if not isinstance(delays, Sequence) or isinstance(delays, str):
+        raise TypeError(f"delays={delays!r}; expected a list of Hold and Lag, or () for none.")
+    for delay in delays:
+        if not isinstance(delay, (Hold, Lag)):
+            raise TypeError(
+                f"delays holds {delay!r}; expected lagrax.Hold or lagrax.Lag, for example "
+                f"Hold({delay!r})."
+            )
+
+
+def check_fields(field: Any, delays: Sequence[Delay]) -> Callable | list[Callable]:
+    fields = list(field) if isinstance(field, (list, tuple)) else [field]
+    for f in fields:
+        if not callable(f):
+            raise TypeError(f"field={f!r} cannot be called; expected f(t, y, args, *, history).")
+        if delays and not takes_history(f):
+            raise TypeError(
+                f"The field {getattr(f, '__name__', f)!r} takes no `history`; expected "
+                "f(t, y, args, *, history), where history has one entry for each delay. Add the "
+                "keyword, or leave `delays` out."
+            )
+    return fields if isinstance(field, (list, tuple)) else field
+
+
+def check_number_of_fields(fields: Any, num: int, delays: Sequence[Delay], t0, t1) -> None:
+    if isinstance(fields, list) and len(fields) != num:
+        raise ValueError(
+            f"Got {len(fields)} fields for {num} intervals (delays {describe(delays)} from t = "
+            f"{t0} to {t1}); expected one field for each interval. Give {num} fields, or one field "
+            "for all."
+        )
+
+
+def checked_state(y0: Any, t0: RealScalar) -> tuple[PyTree, Callable | None, Any]:
+    """The state at t0, the past before it (None where it is constant), and the type of time."""
+    past = y0 if callable(y0) else None
+    y = y0(t0) if callable(y0) else y0
+    if not jax.tree.leaves(y):
+        raise ValueError(f"y0={y!r} holds no numbers; expected an array or a pytree of arrays.")
+    try:
+        y = jax.tree.map(jnp.asarray, y)
+    except TypeError as error:
+        raise TypeError(
+            f"y0={y!r}; expected an array, a pytree of arrays, or a function of time."
+        ) from error
+    for leaf in jax.tree.leaves(y):
+        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+            raise TypeError(
+                f"The state y0 has dtype {leaf.dtype}; expected floating point or complex numbers. "
+                "Write y0=1.0 instead of y0=1, or convert with .astype(float)."
+            )
+    real = jnp.result_type(*[jnp.finfo(leaf.dtype).dtype for leaf in jax.tree.leaves(y)])
+    return jax.tree.map(lambda x: x.astype(jnp.result_type(x.dtype, real)), y), past, real
+
+
+def dynamic_scalars(args: PyTree) -> PyTree:
+    """Python's floats as arrays, so that another value of a parameter needs no new compilation."""
+
+    def leaf(x):
+        if isinstance(x, (float, np.floating)):
+            return jnp.asarray(float(x))
+        return jnp.asarray(complex(x)) if isinstance(x, (complex, np.complexfloating)) else x
+
+    return jax.tree.map(leaf, args)
+
+
+def check_span(t0: Any, t1: Any) -> None:
+    for name, t in (("t0", t0), ("t1", t1)):
+        if not is_traced(t) and (np.ndim(t) != 0 or not np.isfinite(t)):
+            raise ValueError(f"{name}={t!r}; expected one finite time.")
+    if not is_traced(t0, t1) and not t1 > t0:
+        raise ValueError(
+            f"Got t0={t0} and t1={t1}; expected t1 > t0. Delay equations only go forward: swap the "
+            "two, or reverse time in the field."
+        )
+
+
+def check_intervals(intervals: Any, delays: Sequence[Delay], t0: Any, t1: Any) -> None:
+    if intervals is not None and (isinstance(intervals, bool) or not isinstance(intervals, int)):
+        raise TypeError(f"intervals={intervals!r}; expected a whole number.")
+    if intervals is not None and intervals < 1:
+        raise ValueError(f"intervals={intervals}; expected at least 1.")
+    periods = [d.tau for d in delays if isinstance(d, Lag) or d.tau is not None]
+    if intervals is None and periods and is_traced(t0, t1, *periods):
+        what = "A delay" if is_traced(*periods) else "t0 or t1"
+        raise ValueError(
+            f"{what} is traced (inside jit, grad or vmap), so the number of intervals is not known "
+            "when the program is compiled. Say it: solve(..., intervals=N), where N periods reach "
+            "at least from t0 to t1."
+        )
+
+
+def check_enough_intervals(intervals: int | None, num: int, delays: Sequence[Delay]) -> None:
+    if intervals is not None and num > intervals and len(delays) == 1:
+        raise ValueError(
+            f"intervals={intervals}, but {describe(delays)} needs {num} to reach t1. Raise it, or "
+            "leave it out: it is needed only where a delay, t0 or t1 is traced."
+        )
+
+
+def checked_controller(
+    solver: Any, controller: Any, steps: Any, dt0: Any, max_steps: Any
+) -> diffrax.AbstractStepSizeController | None:
+    """The step-size controller to use; None for fixed steps."""
+    if not isinstance(solver, diffrax.AbstractSolver):
+        hint = f"{solver.__name__}()" if isinstance(solver, type) else "diffrax.Tsit5()"
+        raise TypeError(f"solver={solver!r}; expected a solver of diffrax, such as {hint}.")
+    if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
+        raise ValueError(f"max_steps={max_steps!r}; expected a whole number, at least 1.")
+    if steps is not None:
+        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+            raise ValueError(
+                f"steps={steps!r}; expected a whole number of equal steps an interval, at least 1. "
+                "For adaptive steps leave it out."
+            )
+        given = "stepsize_controller" if controller is not None else "dt0"
+        if controller is not None or dt0 is not None:
+            raise ValueError(
+                f"Got steps={steps} and {given}: equal steps need no control. Leave one of the two "
+                "out."
+            )
+        return None
+    if controller is None:
+        controller = diffrax.PIDController(rtol=1e-5, atol=1e-7)
+    if not isinstance(controller, diffrax.AbstractStepSizeController):
+        raise TypeError(
+            f"stepsize_controller={controller!r}; expected one of diffrax's, such as "
+            "diffrax.PIDController(rtol=1e-5, atol=1e-7)."
+        )
+    adaptive = isinstance(solver, diffrax.AbstractAdaptiveSolver)
+    if isinstance(controller, diffrax.PIDController) and not adaptive:
+        raise ValueError(
+            f"{type(solver).__name__} has no error estimate, so its steps cannot be adapted. Give "
+            "steps=K equal steps an interval, or use a solver such as diffrax.Tsit5()."
+        )
+    if isinstance(controller, diffrax.ConstantStepSize) and dt0 is None:
+        raise ValueError(
+            "ConstantStepSize needs the length of its steps: give dt0=..., or steps=K equal steps "
+            "an interval."
+        )
+    return controller.wrap(direction=1)
+
+
+def with_tolerances(solver: diffrax.AbstractSolver, controller: Any, dtype: Any):
+    """An implicit solver whose root finder takes its tolerances from the step-size control, as
+    `diffrax.diffeqsolve` arranges it. Equal steps cannot be shortened where diffrax's quick root
+    finder gives up after two iterations: they get a patient one."""
+    if not isinstance(solver, diffrax.AbstractImplicitSolver):
+        return solver
+    finder = solver.root_finder
+    names = [n for n in ("rtol", "atol", "norm") if _is_placeholder(getattr(finder, n, None))]
+    if not names:
+        return solver
+    if not hasattr(controller, "rtol"):
+        tight = 1e-9 if dtype == jnp.float64 else 1e-5
+        return eqx.tree_at(lambda s: s.root_finder, solver, optx.Chord(rtol=tight, atol=tight))
+    return eqx.tree_at(
+        lambda s: [getattr(s.root_finder, n) for n in names],
+        solver,
+        [getattr(controller, n) for n in names],
+    )
+
+
+def _is_placeholder(value: Any) -> bool:
+    # diffrax names its placeholder so and does not export it.
+    return type(value).__name__ == "_UseStepSizeTol"
+
+
+def check_gradient(gradient: Any, delays: Sequence[Delay]) -> None:
+    if not isinstance(gradient, (Direct, Checkpointed, Adjoint)):
+        hint = f"{gradient.__name__}()" if isinstance(gradient, type) else "lagrax.Checkpointed()"
+        raise TypeError(
+            f"gradient={gradient!r}; expected Direct(), Checkpointed() or Adjoint() of lagrax, such "
+            f"as {hint}."
+        )
+    if isinstance(gradient, Adjoint) and any(isinstance(d, Lag) for d in delays):
+        raise ValueError(
+            f"Adjoint() has no equation for a Lag (delays {describe(delays)}): Theorem 2 is about "
+            "held states. Use gradient=Checkpointed(), which is exact."
+        )
+
+
+def check_saveat(saveat: Any, t0: Any, t1: Any, dtype: Any) -> None:
+    if not isinstance(saveat, diffrax.SaveAt):
+        raise TypeError(
+            f"saveat={saveat!r}; expected diffrax.SaveAt(...), such as diffrax.SaveAt(ts=times)."
+        )
+    for sub in sub_saves(saveat):
+        if sub.steps and sub.ts is not None:
+            raise ValueError(
+                "saveat has both `ts` and `steps`. Save them apart: "
+                "SaveAt(subs=[SubSaveAt(ts=...), SubSaveAt(steps=True)])."
+            )
+        if sub.ts is not None and not is_traced(sub.ts):
+            _check_times(np.asarray(sub.ts), t0, t1, dtype)
+
+
+def _check_times(ts: np.ndarray, t0: Any, t1: Any, dtype: Any) -> None:
+    if ts.ndim != 1 or np.isnan(ts).any():
+        raise ValueError(
+            f"saveat.ts has shape {ts.shape} and {np.isnan(ts).sum()} NaN; expected a row of times."
+        )
+    if np.any(np.diff(ts) < 0):
+        first = int(np.argmax(np.diff(ts) < 0))
+        raise ValueError(
+            f"saveat.ts is not sorted: {ts[first]} comes before {ts[first + 1]}. Sort it."
+        )
+    if is_traced(t0, t1):
+        return
+    slack = 8 * float(jnp.finfo(dtype).eps) * max(abs(float(t0)), abs(float(t1)))
+    outside = ts[(ts < float(t0) - slack) | (ts > float(t1) + slack)]
+    if outside.size:
+        raise ValueError(
+            f"saveat.ts has {outside.size} times outside the span [{t0}, {t1}], such as "
+            f"{outside[0]}. Drop them, or widen the span."
+        )

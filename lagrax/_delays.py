@@ -1,0 +1,303 @@
+"""What an argument from the past is, and where the solution has its breakpoints."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, Real
+
+AnyArray = Array | np.ndarray
+RealScalar = float | int | Real[ArrayLike, ""]
+
+
+class Hold(eqx.Module):
+    """The state held since an earlier instant, constant between two instants.
+
+    `Hold(tau, lag=j)` is $z(\\lfloor (t - j\\tau)/\\tau \\rfloor \\tau)$: the state at the last
+    multiple of `tau` not after `t`, or `j` multiples before that. Instants are multiples of `tau`
+    on the absolute clock, whatever `t0` is.
+
+    `Hold(times=[...], lag=j)` holds at irregular instants: a controller's clock, a dosing plan.
+    Before the first instant the state at `t0` is held.
+
+    Choose it whenever the past enters through samples: the equation is then an ordinary one
+    between instants and keeps the solver's full order.
+    """
+
+    tau: RealScalar | None
+    times: Float[Array, " instants"] | np.ndarray | None
+    lag: int = eqx.field(static=True)
+
+    def __init__(
+        self,
+        tau: RealScalar | None = None,
+        *,
+        lag: int = 0,
+        times: Sequence[RealScalar] | Real[ArrayLike, " instants"] | None = None,
+    ):
+        if (tau is None) == (times is None):
+            raise ValueError(
+                f"Hold takes either a period or instants, got tau={tau!r} and times={times!r}. "
+                "Write Hold(1.0) or Hold(times=[0.0, 0.7, 1.9])."
+            )
+        if isinstance(lag, bool) or not isinstance(lag, int) or lag < 0:
+            raise ValueError(
+                f"Hold got lag={lag!r}; expected a whole number 0, 1, 2, ... of instants to look "
+                "back. For the state at t - tau use Lag(tau)."
+            )
+        self.tau = None if tau is None else _checked_period(tau, "Hold")
+        self.times = None if times is None else _checked_times(times)
+        self.lag = lag
+
+
+class Lag(eqx.Module):
+    """The state a fixed time ago, $z(t - \\tau)$: the delay of a delay differential equation.
+
+    Solved by the method of steps on the solver's own dense output. Needs the past before `t0`:
+    give `y0` as a function of time, or as a value for a constant past.
+    """
+
+    tau: RealScalar
+
+    def __init__(self, tau: RealScalar):
+        self.tau = _checked_period(tau, "Lag")
+
+
+Delay = Hold | Lag
+
+
+def holds(tau: RealScalar, n: int) -> list[Hold]:
+    """The holds of lag 0, 1, ..., n - 1: the history of the paper's NPCDDE (its eq. 12)."""
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise ValueError(f"holds got n={n!r}; expected a whole number of holds, at least 1.")
+    return [Hold(tau, lag=j) for j in range(n)]
+
+
+def is_traced(*values: Any) -> bool:
+    return any(isinstance(v, jax.core.Tracer) for v in values)
+
+
+def _checked_period(tau: RealScalar, name: str) -> RealScalar:
+    if isinstance(tau, (bool, str)) or np.ndim(tau) != 0:
+        raise ValueError(
+            f"{name} got tau={tau!r}; expected one positive number. "
+            f"For several delays pass several: delays=[{name}(1.0), {name}(2.0)]."
+        )
+    if not is_traced(tau) and not (np.isfinite(tau) and float(tau) > 0):
+        raise ValueError(
+            f"{name} got tau={tau!r}; expected a positive, finite number. "
+            "An equation without delays takes delays=()."
+        )
+    return tau
+
+
+def _checked_times(times: Any) -> Any:
+    times = times if is_traced(times) else np.asarray(times, float)
+    if times.ndim != 1 or times.shape[0] == 0:
+        raise ValueError(
+            f"Hold got times of shape {times.shape}; expected at least one instant, one after the "
+            "other."
+        )
+    if not is_traced(times):
+        if not np.all(np.isfinite(times)):
+            raise ValueError(f"Hold got times={times}; expected finite instants.")
+        if not np.all(np.diff(times) > 0):
+            raise ValueError(
+                f"Hold got times={times}; expected strictly increasing instants. Sort them and "
+                "drop the repeated ones."
+            )
+    return times
+
+
+class Grid(eqx.Module):
+    """The breakpoints of one solve and, for each interval between them, where the past lies.
+
+    `ages[d]` says how many breakpoints ago hold `d` sampled the state: one number where it is the
+    same in every interval, else one for each. `past_times[d]` are instants before t0, where the
+    initial function gives the held value; `from_past[d]` says in which intervals.
+    """
+
+    starts: Float[AnyArray, " intervals"]
+    lengths: Float[AnyArray, " intervals"]
+    ages: list[int | Int[AnyArray, " intervals"]]
+    past_times: list[Float[AnyArray, " intervals"]]
+    from_past: list[bool | Bool[AnyArray, " intervals"]]
+    covered: bool | Bool[Array, ""]
+    num: int = eqx.field(static=True)
+    ring: int = eqx.field(static=True)
+    window: int = eqx.field(static=True)
+
+    @property
+    def ends(self) -> Float[AnyArray, " intervals"]:
+        return self.starts + self.lengths
+
+
+def make_grid(
+    delays: Sequence[Delay],
+    t0: RealScalar,
+    t1: RealScalar,
+    *,
+    intervals: int | None,
+    levels: int,
+    dtype: Any,
+) -> Grid:
+    """Breakpoints are the instants of all holds and, for lags, the points to which a kink at a
+    breakpoint travels: `levels` times, since each passage through the equation makes the solution
+    smoother by one order."""
+    traced = is_traced(t0, t1, *jax.tree.leaves(list(delays)))
+    xp = jnp if traced else np
+    if not traced:
+        t0, t1 = float(t0), float(t1)
+        delays = jax.tree.map(lambda x: x if np.ndim(x) else float(x), list(delays))
+    slack = 8 * float(jnp.finfo(dtype).eps)
+    inner = _candidates(delays, t0, t1, intervals, levels, slack, xp)
+    points = xp.sort(xp.clip(xp.concatenate([xp.atleast_1d(c) for c in [*inner, t1]]), t0, t1))
+    if not traced:
+        points = _merged(points, t0, t1, slack)
+    starts = xp.concatenate([xp.atleast_1d(xp.asarray(t0, points.dtype)), points[:-1]])
+    num = points.shape[0]
+    lag_taus = [d.tau for d in delays if isinstance(d, Lag)]
+    ages, past_times, from_past = _held_samples(delays, starts, t0, slack, xp)
+    ring = 1 + max([int(np.max(a)) if not is_traced(a) else num for a in ages], default=0)
+    return Grid(
+        starts=starts.astype(dtype),
+        lengths=(points - starts).astype(dtype),
+        ages=ages,
+        past_times=[p.astype(dtype) for p in past_times],
+        from_past=from_past,
+        covered=_covered(delays, t0, t1, intervals, slack) if traced else True,
+        num=num,
+        ring=ring,
+        window=_window(lag_taus, len(delays), starts, slack, xp),
+    )
+
+
+def _candidates(delays, t0, t1, intervals, levels, slack, xp) -> list[Any]:
+    """Where a breakpoint may lie; those outside (t0, t1) are clipped away later."""
+    found: list[Any] = []
+    seen: list[Any] = []
+    for delay in delays:
+        if isinstance(delay, Hold) and delay.times is not None:
+            found.append(delay.times)
+        elif isinstance(delay, Lag) or not any(_same(delay.tau, tau) for tau in seen):
+            seen.append(delay.tau)
+            count = _count(delay.tau, t0, t1, intervals, xp)
+            if isinstance(delay, Hold):
+                first = _floor(t0 / delay.tau, slack, xp) + 1
+                found.append((first + xp.arange(count)) * delay.tau)
+            else:
+                found.append(t0 + xp.arange(1, count + 1) * delay.tau)
+    lags = [d.tau for d in delays if isinstance(d, Lag)]
+    if xp is np and lags and len(delays) > 1:
+        found = [_travelled(np.concatenate([[t0], *found]), lags, t1, levels)]
+    elif lags and len(delays) > 1:
+        # With traced delays the number of breakpoints must be static: follow a kink once.
+        found += [kinks + tau for kinks in list(found) for tau in lags]
+    return found
+
+
+def _same(a: Any, b: Any) -> bool:
+    return a is b or (not is_traced(a, b) and a == b)
+
+
+def _count(tau, t0, t1, intervals, xp) -> int:
+    return int(np.ceil((t1 - t0) / tau)) + 1 if xp is np else intervals - 1
+
+
+def _covered(delays, t0, t1, intervals, slack):
+    """Whether `intervals` periods of every traced delay reach from t0 to t1."""
+    covered = jnp.asarray(t1 > t0)
+    for delay in delays:
+        if isinstance(delay, Hold) and delay.times is not None:
+            continue
+        first = t0 if isinstance(delay, Lag) else _floor(t0 / delay.tau, slack, jnp) * delay.tau
+        reach = first + intervals * delay.tau
+        covered &= (delay.tau > 0) & (reach >= t1 - slack * jnp.maximum(jnp.abs(t1), 1.0))
+    return covered
+
+
+def _travelled(kinks, lags, t1, levels):
+    """All points reached from a kink by up to `levels` lags, and multiples of the shortest lag, so
+    that no interval is longer than it and the past is complete when it is asked for."""
+    reached = [kinks]
+    for _ in range(levels):
+        kinks = np.unique(np.concatenate([kinks + tau for tau in lags]))
+        kinks = kinks[kinks < t1]
+        reached.append(kinks)
+    return np.concatenate(reached)
+
+
+def _merged(points, t0, t1, slack):
+    """Drops points that rounding alone tells apart from each other, from t0 or from t1."""
+    width = slack * max(abs(t0), abs(t1), t1 - t0)
+    points = points[(points > t0 + width) & (points < t1 - width)]
+    keep = np.diff(points, prepend=-np.inf) > width
+    return np.concatenate([points[keep], [t1]])
+
+
+def _floor(quotient, slack, xp):
+    """floor() that takes 2.9999999 for the 3 it was before rounding."""
+    return xp.floor(quotient + slack * xp.maximum(1.0, xp.abs(quotient)))
+
+
+def _held_samples(delays, starts, t0, slack, xp):
+    """For each hold, where its sample was taken: see `Grid`."""
+    held = [d for d in delays if isinstance(d, Hold)]
+    alone = bool(held) and all(
+        isinstance(d, Hold) and d.times is None and _same(d.tau, held[0].tau) for d in delays
+    )
+    ages, times, from_past = [], [], []
+    index = xp.arange(starts.shape[0])
+    for hold in held:
+        instants = _instants(hold, starts, t0, slack, xp)
+        width = slack * xp.maximum(xp.abs(t0), xp.abs(instants))
+        times.append(xp.minimum(instants, t0))
+        before = instants < t0 - width
+        from_past.append(before if xp is jnp or before.any() else False)
+        if alone:
+            # The ring of knots starts filled with the state at t0, so looking further back than
+            # t0 finds that state too.
+            ages.append(hold.lag)
+        else:
+            nearest = xp.argmin(xp.abs(starts[None, :] - instants[:, None]), axis=1)
+            ages.append(xp.maximum(index - nearest, 0))
+    return ages, times, from_past
+
+
+def _instants(hold, starts, t0, slack, xp):
+    """The instant whose state `hold` holds, in each interval."""
+    if hold.times is None:
+        return (_floor(starts / hold.tau, slack, xp) - hold.lag) * hold.tau
+    width = slack * xp.maximum(1.0, xp.abs(starts))
+    index = xp.searchsorted(hold.times, starts + width, side="right") - 1 - hold.lag
+    return xp.where(index >= 0, hold.times[xp.maximum(index, 0)], t0)
+
+
+def _window(lag_taus, num_delays, starts, slack, xp) -> int:
+    """How many intervals back the longest lag reaches."""
+    if not lag_taus:
+        return 0
+    if num_delays == 1:
+        return 1
+    if xp is jnp:
+        return starts.shape[0]
+    earliest = starts - max(lag_taus)
+    width = slack * np.maximum(1.0, np.abs(starts))
+    oldest = np.searchsorted(starts, earliest - width, side="right") - 1
+    return int(np.max(np.arange(starts.shape[0]) - np.maximum(oldest, 0)))
+
+
+def describe(delays: Sequence[Delay]) -> str:
+    """`Hold(1.0), Lag(0.5)`, for messages."""
+
+    def one(d: Delay) -> str:
+        if isinstance(d, Lag):
+            return f"Lag({d.tau})"
+        lag = f", lag={d.lag}" if d.lag else ""
+        return f"Hold({d.tau}{lag})" if d.times is None else f"Hold(times=...{lag})"
+
+    return ", ".join(one(d) for d in delays) or "none"
+

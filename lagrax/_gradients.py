@@ -1,0 +1,294 @@
+"""How a solve is differentiated: one interval at a time, from the state at its knot."""
+
+from typing import NamedTuple
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, PyTree
+
+from ._field import Field
+from ._solution import RESULTS
+from ._stepping import (
+    Interval,
+    Leg,
+    Pace,
+    Stepper,
+    first_pace,
+    jump,
+    make_stepper,
+    march,
+    pace_through,
+    replay,
+)
+
+
+class Direct(eqx.Module):
+    """Differentiates through every step, all of which are kept in memory.
+
+    Choose it for forward mode (`jax.jvp`, `jax.jacfwd`), for higher derivatives, and for short
+    solves with fixed `steps`, where memory is no concern: nothing is computed twice.
+    """
+
+
+class Checkpointed(eqx.Module):
+    """Keeps the state at each knot and replays one interval at a time. The default.
+
+    The gradient is that of the computed solution, exact to rounding; accepted adaptive steps count
+    as given. Memory: one state an interval, and the steps of a single interval.
+    """
+
+
+class Adjoint(eqx.Module):
+    """The continuous adjoint of the paper's Theorem 2, integrated backwards within each interval
+    from the state stored at its end.
+
+    Memory is one state an interval, however many steps are taken. The gradient is that of the
+    equation, not of the computed solution, so it is only as accurate as the tolerances: choose it
+    where `Checkpointed` does not fit into memory. Not for equations with a `Lag`.
+
+    `solver` and `stepsize_controller` are those of the backward pass, by default the solve's own.
+    """
+
+    solver: diffrax.AbstractSolver | None = None
+    stepsize_controller: diffrax.AbstractStepSizeController | None = None
+
+
+Gradient = Direct | Checkpointed | Adjoint
+
+
+class Method(NamedTuple):
+    """How every interval is stepped through, whatever its data."""
+
+    stepper: Stepper
+    controller: diffrax.AbstractStepSizeController | None
+    steps: int | None
+    max_steps: int
+    constant: bool
+    record: bool
+    smooth: bool
+
+
+def cross(
+    interval: Interval, method: Method, gradient: Gradient, pace: Pace | None
+) -> tuple[Leg, Pace | None, RESULTS]:
+    """The solution over one interval, differentiable the way `gradient` says."""
+    if method.constant:
+        return jump(interval), pace, RESULTS.successful
+    if isinstance(gradient, Adjoint):
+        return _adjoint(interval, method, gradient, pace)
+    if method.steps is not None:
+        return _equal_steps(interval, method, gradient, pace)
+    return _adaptive_steps(interval, method, gradient, pace)
+
+
+def _equal_steps(interval, method: Method, gradient, pace):
+    def run(interval):
+        return march(interval, method.stepper, method.steps, method.record)
+
+    if isinstance(gradient, Checkpointed):
+        # prevent_cse guards against a hazard that cannot occur inside a scan, at a cost.
+        run = eqx.filter_checkpoint(run, prevent_cse=False)
+    leg, result = run(interval)
+    return leg, pace, result
+
+
+def _forward(interval, method: Method, pace):
+    """The interval without any gradient: its leg, the pace after it, the steps taken."""
+    if method.steps is not None:
+        leg, result = march(interval, method.stepper, method.steps, method.record)
+        return leg, pace, None, result
+    leg, pace, trace = pace_through(
+        interval,
+        method.stepper,
+        method.controller,
+        pace,
+        max_steps=method.max_steps,
+        record=method.record,
+        smooth=method.smooth,
+    )
+    return leg, pace, trace, pace.result
+
+
+def _adaptive_steps(interval, method: Method, gradient, pace):
+    if isinstance(gradient, Direct):
+        # The steps are looked for first, then gone through again: only that is differentiated.
+        still, pace = jax.tree.map(
+            lambda x: lax.stop_gradient(x) if eqx.is_inexact_array(x) else x, (interval, pace)
+        )
+        _, pace, trace, result = _forward(still, method, pace)
+        leg = replay(interval, method.stepper, trace, kind="bounded", record=method.record)
+        return leg, pace, result
+
+    def backward(interval, kept, cotangent):
+        trace, _ = kept
+        return _pullback(
+            lambda i: replay(i, method.stepper, trace, kind="checkpointed", record=method.record),
+            interval,
+            cotangent,
+        )
+
+    return _with_backward(interval, method, pace, backward)
+
+
+def _pullback(function, interval: Interval, cotangent: Leg) -> Interval:
+    _, pull = eqx.filter_vjp(function, interval)
+    (interval,) = pull(cotangent)
+    return interval
+
+
+def _with_backward(interval, method: Method, pace, backward):
+    """The interval with a backward pass of its own: `backward(interval, (trace, y1), cotangent)`
+    gives the cotangent of the interval."""
+    moving, still = eqx.partition(interval, eqx.is_inexact_array)
+    still_arrays, still_rest = eqx.partition(still, eqx.is_array)
+    fixed_arrays, fixed_rest = eqx.partition((still_arrays, method, pace), eqx.is_array)
+
+    def unpack(moving, fixed_arrays):
+        still_arrays, method, pace = eqx.combine(fixed_arrays, fixed_rest)
+        return eqx.combine(moving, still_arrays, still_rest), method, pace
+
+    @jax.custom_vjp
+    def run(moving, fixed_arrays):
+        leg, pace, _, result = _forward(*unpack(moving, fixed_arrays))
+        return leg, pace, result
+
+    def run_forward(moving, fixed_arrays):
+        leg, pace, trace, result = _forward(*unpack(moving, fixed_arrays))
+        return (leg, pace, result), (moving, fixed_arrays, trace, leg.y)
+
+    def run_backward(kept, cotangent):
+        moving, fixed_arrays, trace, y1 = kept
+        interval, _, _ = unpack(moving, fixed_arrays)
+        leg_cotangent, _, _ = cotangent
+        return backward(interval, (trace, y1), leg_cotangent), None
+
+    run.defvjp(run_forward, run_backward)
+    return run(moving, fixed_arrays)
+
+
+# --- Theorem 2 ------------------------------------------------------------------------------------
+
+
+def _adjoint(interval, method: Method, gradient: Adjoint, pace):
+    def backward(interval, kept, cotangent):
+        _, y1 = kept
+        return _theorem_2(interval, method, gradient, y1, cotangent)
+
+    return _with_backward(interval, method, pace, backward)
+
+
+def _theorem_2(interval: Interval, method: Method, gradient: Adjoint, y1, cotangent: Leg):
+    """Eqs. 14 and 15 over one interval, in reversed time w = end - t.
+
+    The adjoint a(t) runs back from the interval's end, jumps at every saved time, and gathers on
+    its way the integrals of a^T df/dtheta and of a^T df/dz(l tau) for all held states. Adding the
+    latter to a(l tau), the second line of eq. 15, is left to the caller's chain rule.
+    """
+    prepared, pull_prepared = eqx.filter_vjp(
+        lambda field, history: field.prepare(history), interval.field, tuple(interval.history)
+    )
+    theta = (interval.field, interval.args, prepared, interval.start, interval.length)
+    length = jnp.where(interval.length == 0, 1, interval.length)
+
+    def scaled_field(z, theta, w):
+        field, args, prepared, start, moving_length = theta
+        # The factor is 1; it carries the dependence of dt on the interval's length.
+        factor = moving_length / length
+        dz = field.evaluate(start + (1 - w / length) * moving_length, z, args, prepared)
+        return jax.tree.map(lambda d: (factor * d).astype(d.dtype), dz)
+
+    def reversed_field(w, state, args, prepared):
+        z, a, _ = state
+        dz, pull = eqx.filter_vjp(lambda z, theta: scaled_field(z, theta, w), z, theta)
+        return (jax.tree.map(jnp.negative, dz), *pull(a))
+
+    def slope_at(z, s):
+        return jax.tree.map(lambda d: length * d, scaled_field(z, theta, (1 - s) * length))
+
+    # The adjoint is linear: scaled to size one, absolute tolerances mean the same for every loss.
+    scale = _size((cotangent.y, cotangent.saves))
+    a, saves = jax.tree.map(lambda x: x / scale, (cotangent.y, cotangent.saves))
+    zero = jax.tree.map(jnp.zeros_like, eqx.filter(theta, eqx.is_inexact_array))
+    answer = _backwards(interval, method, gradient, reversed_field, slope_at, (y1, a, zero), saves)
+    a, (field, args, prepared, start, moving_length), at_saves = jax.tree.map(
+        lambda x: x * scale, answer
+    )
+    field_too, history = pull_prepared(prepared)
+    field = jax.tree.map(jnp.add, field, field_too)
+    return Interval(field, args, a, list(history), None, start, moving_length, at_saves)
+
+
+def _size(tree: PyTree[Array]) -> Array:
+    largest = jnp.max(jnp.stack([jnp.max(jnp.abs(x)) for x in jax.tree.leaves(tree) if x.size]))
+    return jnp.where(largest == 0, 1, largest)
+
+
+def _backwards(interval, method, gradient: Adjoint, field, slope_at, state, saves):
+    """From the end of the interval to its start, with a jump of the adjoint at each saved time.
+    Gives the adjoint at the start, the integrals, and the cotangents of the saved times."""
+    length, count = interval.length, interval.save_at.shape[0]
+    run = _make_piece(field, method, gradient, pieces=count + 1)
+    begin = _piece(field, state, jnp.zeros_like(length), length)
+    pace = None
+    if method.steps is None:
+        pace = first_pace(begin, _backward_stepper(method, gradient), _controller(method, gradient),
+                          None, length, False)
+
+    def to_save(carry, x):
+        state, w, pace = carry
+        s, cotangent = x
+        state, pace = run(state, w, (1 - s) * length - w, pace)
+        z, a, gathered = state
+        products = jax.tree.map(lambda c, d: jnp.sum(jnp.real(c * d)), cotangent, slope_at(z, s))
+        a = jax.tree.map(jnp.add, a, cotangent)
+        return ((z, a, gathered), (1 - s) * length, pace), sum(jax.tree.leaves(products))
+
+    carry, at_saves = (state, jnp.zeros_like(length), pace), interval.save_at
+    if count:
+        carry, at_saves = lax.scan(to_save, carry, (interval.save_at, saves), reverse=True)
+    state, w, pace = carry
+    (_, a, gathered), pace = run(state, w, length - w, pace)
+    if pace is not None:
+        # A backward pass that did not arrive must not pass for a gradient.
+        lost = pace.result != RESULTS.successful
+        a, gathered = jax.tree.map(lambda x: jnp.where(lost, jnp.nan, x), (a, gathered))
+    return a, gathered, at_saves
+
+
+def _backward_stepper(method: Method, gradient: Adjoint) -> Stepper:
+    return method.stepper if gradient.solver is None else make_stepper(gradient.solver)
+
+
+def _controller(method: Method, gradient: Adjoint):
+    own = gradient.stepsize_controller
+    return method.controller if own is None else own.wrap(direction=1)
+
+
+def _piece(field, state, begin, length) -> Interval:
+    whole = Field(prepare=lambda history: history, evaluate=field)
+    return Interval(whole, None, state, [], None, begin, length, jnp.zeros(0, length.dtype))
+
+
+def _make_piece(field, method: Method, gradient: Adjoint, pieces: int):
+    """Integrates over one piece of reversed time; pieces of no length are left out."""
+    stepper, controller = _backward_stepper(method, gradient), _controller(method, gradient)
+
+    def run(state, begin, length, pace):
+        piece = _piece(field, state, begin, length)
+        if method.steps is not None:
+            steps = -(-method.steps // pieces)
+            leg, _ = march(piece, stepper, steps, record=False)
+            return leg.y, pace
+        leg, pace, _ = pace_through(
+            piece, stepper, controller, pace,
+            max_steps=method.max_steps, record=False, smooth=False,
+        )
+        return leg.y, pace
+
+    def maybe(state, begin, length, pace):
+        return lax.cond(length > 0, run, lambda s, b, h, p: (s, p), state, begin, length, pace)
+
+    return maybe

@@ -1,0 +1,96 @@
+"""What a solve returns, and what can have gone wrong."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree, Real, Shaped
+
+
+class RESULTS(diffrax.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
+    """diffrax's result codes, and those of delay equations. The message holds the remedy."""
+
+    successful = ""
+    state_not_finite = (
+        "The state became infinite or NaN; `sol.failed_at` says when. The equation may blow up "
+        "there, or steps are too long for it: use more `steps`, or leave `steps` out for adaptive "
+        "ones."
+    )
+    step_underflow = (
+        "The step size fell below what the floating point type can resolve; `sol.failed_at` says "
+        "when. Loosen the tolerances, use float64, or a stiff solver such as diffrax.Kvaerno5."
+    )
+    intervals_too_few = (
+        "The static number of intervals does not cover the span from t0 to t1, or a traced tau is "
+        "not positive. Raise `intervals`, or bound tau from below."
+    )
+
+
+class SolveError(RuntimeError):
+    """Raised by `solve(..., throw=True)` when the result is not successful."""
+
+
+class Knots(NamedTuple):
+    """The breakpoints of the solution and the states there, t0 and t1 included."""
+
+    ts: Float[Array, " knots"]
+    ys: PyTree[Shaped[Array, "knots ..."]]
+
+
+class Records(eqx.Module):
+    """The solver's dense output over consecutive intervals, each of up to `steps` steps.
+
+    Unused places at the end of an interval have infinite `ts`.
+    """
+
+    ts: Float[Array, "intervals steps_plus_1"]
+    infos: PyTree[Shaped[Array, "intervals steps ..."]]
+    interpolation: Callable = eqx.field(static=True)
+
+    def evaluate(self, t: Real[Array, ""]) -> PyTree[Array]:
+        # At a breakpoint the earlier interval answers, so that one of no length never does.
+        row = jnp.searchsorted(self.ts[1:, 0], t, side="left")
+        ts = self.ts[row]
+        step = jnp.clip(jnp.searchsorted(ts, t, side="right") - 1, 0, ts.shape[0] - 2)
+        # A time that rounding puts past the last step of its interval belongs to that step.
+        step = jnp.where(jnp.isinf(ts[step + 1]), jnp.maximum(step - 1, 0), step)
+        info = jax.tree.map(lambda x: x[row, step], self.infos)
+        return self.interpolation(t0=ts[step], t1=ts[step + 1], **info).evaluate(t)
+
+
+class Solution(eqx.Module):
+    """The answer of `lagrax.solve`.
+
+    - `ts`, `ys`: what `saveat` asked for.
+    - `knots`: the breakpoints `knots.ts` and the states there `knots.ys`, always.
+    - `stats`: counts of intervals, steps, rejected steps and evaluations of the field (`None`
+      where an implicit solver hides them).
+    - `result`: a `lagrax.RESULTS`; `failed_at` is the time of the failure, else NaN.
+    - `evaluate(t)`: the solution anywhere, where `saveat=SaveAt(dense=True)` asked for it.
+    """
+
+    t0: Real[Array, ""]
+    t1: Real[Array, ""]
+    ts: PyTree[Array] | None
+    ys: PyTree[Array] | None
+    knots: Knots
+    stats: dict[str, Any]
+    result: RESULTS
+    failed_at: Float[Array, ""]
+    dense: Records | None
+
+    def evaluate(self, t: Real[Any, "..."]) -> PyTree[Array]:
+        """The state at time `t` (one time, or an array of them); NaN outside [t0, t1]."""
+        if self.dense is None:
+            raise ValueError(
+                "This solution has no dense output, so it cannot be evaluated between the saved "
+                "times. Solve with saveat=diffrax.SaveAt(dense=True), or save at `ts`."
+            )
+        t = jnp.asarray(t, self.t0.dtype)
+        if t.ndim > 0:
+            return jax.vmap(self.evaluate)(t)
+        inside = (self.t0 <= t) & (t <= self.t1)
+        return jax.tree.map(lambda y: jnp.where(inside, y, jnp.nan), self.dense.evaluate(t))

@@ -1,0 +1,393 @@
+"""`solve`: checks its input once, then goes interval by interval."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, ArrayLike, PyTree, Shaped
+
+from ._checks import (
+    check_delays,
+    check_enough_intervals,
+    check_fields,
+    check_gradient,
+    check_intervals,
+    check_number_of_fields,
+    check_options,
+    check_saveat,
+    check_span,
+    checked_controller,
+    checked_state,
+    dynamic_scalars,
+    with_tolerances,
+)
+from ._delays import Delay, Grid, Hold, Lag, RealScalar, is_traced, make_grid
+from ._field import Field, is_constant, make_field, make_past
+from ._gradients import Checkpointed, Gradient, Method, cross
+from ._saving import Places, collect, make_places, steps_of, sub_saves
+from ._solution import RESULTS, Knots, Records, Solution, SolveError
+from ._stepping import Interval, Pace, Past, empty_infos, first_pace, make_stepper
+
+
+def solve(
+    field: Callable | Sequence[Callable],
+    t0: RealScalar,
+    t1: RealScalar,
+    y0: PyTree[Shaped[ArrayLike, "..."]] | Callable,
+    args: PyTree = None,
+    *,
+    delays: Sequence[Delay] = (),
+    solver: diffrax.AbstractSolver = diffrax.Tsit5(),
+    stepsize_controller: diffrax.AbstractStepSizeController | None = None,
+    steps: int | None = None,
+    dt0: RealScalar | None = None,
+    intervals: int | None = None,
+    saveat: diffrax.SaveAt = diffrax.SaveAt(t1=True),
+    gradient: Gradient = Checkpointed(),
+    max_steps: int = 4096,
+    throw: bool = True,
+    progress_meter: diffrax.AbstractProgressMeter = diffrax.NoProgressMeter(),
+    **unknown: Any,
+) -> Solution:
+    """Solves dy/dt = field(t, y, args, history=...) from t0 to t1.
+
+    **Arguments:**
+
+    - `field`: `f(t, y, args, *, history)`, shaped like `y`. A list of fields has one for each
+      interval (parameters that are not shared). A field may offer a method `hold(history)`: it is
+      then called once an interval, and its result is passed as `history` instead.
+    - `t0`, `t1`: the span; t1 > t0.
+    - `y0`: the state at t0, any pytree of floating point or complex arrays; or a function of time,
+      the past for t <= t0. A value means that the past was constant.
+    - `args`: passed to the field.
+    - `delays`: what `history` holds, one entry for each: `Hold`, `holds(...)`, `Lag`. None at all
+      is an ordinary differential equation.
+    - `solver`: any ODE solver of diffrax.
+    - `stepsize_controller`: of diffrax; by default adaptive, `PIDController(rtol=1e-5,
+      atol=1e-7)`. The length of the steps is carried across breakpoints.
+    - `steps`: this many equal steps in each interval instead of adaptive ones: the fast path.
+    - `dt0`: the first adaptive step; found by itself if left out.
+    - `intervals`: the number of intervals where a delay, t0 or t1 is traced (trained, vmapped): at
+      least as many as there are periods in the span.
+    - `saveat`: as in diffrax. Times built with NumPy or outside `jit` are known beforehand and
+      cheaper.
+    - `gradient`: `Checkpointed()`, `Direct()` or `Adjoint()`.
+    - `max_steps`: at most this many adaptive steps, rejected ones included.
+    - `throw`: raise where the solve fails; otherwise see `Solution.result`.
+    - `progress_meter`: as in diffrax, moved on at every breakpoint.
+
+    **Returns:** a `Solution`.
+    """
+    if unknown:
+        check_options(unknown, solve)
+    check_delays(delays)
+    delays = list(delays)
+    fields = check_fields(field, delays)
+    check_span(t0, t1)
+    check_gradient(gradient, delays)
+    controller = checked_controller(solver, stepsize_controller, steps, dt0, max_steps)
+    y0, past, dtype = checked_state(y0, t0)
+    solver = with_tolerances(solver, controller, dtype)
+    check_saveat(saveat, t0, t1, dtype)
+    if isinstance(fields, list) and intervals is None:
+        intervals = len(fields)
+    else:
+        check_intervals(intervals, delays, t0, t1)
+    grid = make_grid(delays, t0, t1, intervals=intervals, levels=_order(solver) + 1, dtype=dtype)
+    check_number_of_fields(fields, grid.num, delays, t0, t1)
+    check_enough_intervals(intervals, grid.num, delays)
+    places = make_places(saveat, grid, dtype)
+    args, dt0 = dynamic_scalars((args, dt0))
+    problem = _Problem(
+        fields, args, y0, past, delays, solver, controller, steps, dt0, max_steps, gradient, saveat,
+        progress_meter,
+    )
+    solution = _solve(problem, _as_arrays(grid), _as_arrays(places))
+    return _thrown(solution) if throw else solution
+
+
+def _order(solver: diffrax.AbstractSolver) -> int:
+    return int(solver.order(diffrax.ODETerm(lambda t, y, args: y)) or 1)
+
+
+class _Problem(NamedTuple):
+    fields: Callable | list[Callable]
+    args: PyTree
+    y0: PyTree
+    past: Callable | None
+    delays: list[Delay]
+    solver: diffrax.AbstractSolver
+    controller: diffrax.AbstractStepSizeController | None
+    steps: int | None
+    dt0: RealScalar | None
+    max_steps: int
+    gradient: Gradient
+    saveat: diffrax.SaveAt
+    meter: diffrax.AbstractProgressMeter
+
+
+class _Carry(NamedTuple):
+    """What one interval hands to the next. `ring[j]` is the state j breakpoints ago, `records` the
+    dense output of the last intervals, for lags."""
+
+    ring: PyTree[Shaped[Array, "ring ..."]]
+    records: Records | None
+    pace: Pace | None
+    result: RESULTS
+    failed_at: Array
+    meter: PyTree
+
+
+def _as_arrays(tree: PyTree) -> PyTree:
+    """NumPy arrays, known beforehand, become arguments of the compiled program."""
+    return jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, tree)
+
+
+@eqx.filter_jit
+def _solve(problem: _Problem, grid: Grid, places: Places) -> Solution:
+    y0, past = problem.y0, problem.past
+    initial = make_past(past, y0, grid.starts[0])
+    shared = not isinstance(problem.fields, list)
+    given = [problem.fields] if shared else problem.fields
+    fields = [make_field(f, grid.starts[0], y0, problem.args, problem.delays) for f in given]
+    method = _method(problem, fields, grid, places)
+    rows = _rows(grid, places)
+
+    def step(field, carry, row):
+        interval = _interval(problem, field, grid, initial, carry, row)
+        return _cross(problem, method, grid, interval, carry, row)
+
+    carry = _first_carry(problem, method, fields[0], grid, initial, rows)
+    if shared:
+        carry, out = lax.scan(lambda c, row: step(fields[0], c, row), carry, rows)
+    else:
+        outs = []
+        for i, field in enumerate(fields):
+            carry, out = step(field, carry, jax.tree.map(lambda x: x[i], rows))  # noqa: B023
+            outs.append(out)
+        out = jax.tree.map(lambda *x: jnp.stack(x), *outs)
+    problem.meter.close(carry.meter)
+    return _solution(problem, method, grid, places, carry, out)
+
+
+def _method(problem: _Problem, fields: list[Field], grid: Grid, places: Places) -> Method:
+    stepper = make_stepper(problem.solver)
+    steps_saved = any(sub.steps for sub in sub_saves(problem.saveat))
+    lagged = grid.window > 0
+    y, args = problem.y0, problem.args
+    constant = not lagged and all(
+        is_constant(f, grid.starts[0], y, args, problem.delays) for f in fields
+    )
+    return Method(
+        stepper=stepper,
+        controller=problem.controller,
+        steps=problem.steps,
+        max_steps=problem.max_steps,
+        constant=constant,
+        record=lagged or steps_saved or problem.saveat.dense,
+        smooth=not any(isinstance(d, Hold) for d in problem.delays) and len(fields) == 1,
+    )
+
+
+class _Row(NamedTuple):
+    """One interval's share of the grid."""
+
+    number: Array
+    start: Array
+    length: Array
+    save_at: Array
+    ages: list[Array | None]
+    past_times: list[Array]
+    from_past: list[Array | None]
+
+
+def _rows(grid: Grid, places: Places) -> _Row:
+    return _Row(
+        jnp.arange(grid.num),
+        grid.starts,
+        grid.lengths,
+        places.save_at,
+        [None if isinstance(a, int) else a for a in grid.ages],
+        grid.past_times,
+        [None if isinstance(f, bool) else f for f in grid.from_past],
+    )
+
+
+def _interval(problem: _Problem, field, grid: Grid, initial, carry: _Carry, row: _Row) -> Interval:
+    """The equation over one interval, with its held states looked up."""
+
+    def held(d):
+        static_age = grid.ages[d]
+        age = static_age if isinstance(static_age, int) else row.ages[d]
+        value = jax.tree.map(lambda x: x[age], carry.ring)
+        if problem.past is None or row.from_past[d] is None:
+            return value
+        before = initial(row.past_times[d])
+        return jax.tree.map(lambda b, v: jnp.where(row.from_past[d], b, v), before, value)
+
+    number = iter(range(len(problem.delays)))
+    history = [held(next(number)) if isinstance(d, Hold) else None for d in problem.delays]
+    past = None
+    if carry.records is not None:
+        taus = [jnp.asarray(d.tau, row.start.dtype) for d in problem.delays if isinstance(d, Lag)]
+        past = Past(taus, initial, grid.starts[0], carry.records)
+    y = jax.tree.map(lambda x: x[0], carry.ring)
+    return Interval(
+        field, problem.args, y, history, past, row.start, row.length, row.save_at
+    )
+
+
+def _first_carry(problem: _Problem, method: Method, field, grid: Grid, initial, rows) -> _Carry:
+    row = jax.tree.map(lambda x: x[0], rows)
+    ring = jax.tree.map(lambda x: jnp.broadcast_to(x, (grid.ring, *x.shape)), problem.y0)
+    nan = jnp.asarray(jnp.nan, row.start.dtype)
+    carry = _Carry(ring, None, None, RESULTS.successful, nan, problem.meter.init())
+    if grid.window:
+        carry = carry._replace(records=_no_records(problem, method, grid))
+    if method.steps is None and not method.constant:
+        interval = _interval(problem, field, grid, initial, carry, row)
+        t1 = grid.ends[-1]
+        pace = first_pace(
+            interval, method.stepper, method.controller, problem.dt0, t1, method.smooth
+        )
+        carry = carry._replace(pace=pace)
+    return carry
+
+
+def _no_records(problem: _Problem, method: Method, grid: Grid) -> Records:
+    """Records that are never looked at, since they lie before t0, but can be interpolated."""
+    steps = method.steps or method.max_steps
+    t0 = grid.starts[0]
+    ts = jnp.full((grid.window, steps + 1), t0 - 1).at[:, 0].set(t0 - 2)
+    if method.steps is None:
+        ts = ts.at[:, 2:].set(jnp.inf)
+    infos = empty_infos(method.stepper, t0, problem.y0, (grid.window, steps))
+    return Records(ts, infos, method.stepper.interpolation)
+
+
+def _cross(problem: _Problem, method: Method, grid: Grid, interval, carry: _Carry, row: _Row):
+    leg, pace, result = cross(interval, method, problem.gradient, carry.pace)
+    ring = jax.tree.map(lambda y, r: jnp.concatenate([y[None], r[:-1]]), leg.y, carry.ring)
+    records = carry.records
+    if records is not None:
+        old, new = (records.ts, records.infos), leg.record
+        ts, infos = jax.tree.map(lambda o, n: jnp.concatenate([o[1:], n[None]]), old, new)
+        records = Records(ts, infos, records.interpolation)
+    failed = (carry.result == RESULTS.successful) & (result != RESULTS.successful)
+    t = row.start + row.length if pace is None else pace.t
+    carry = _Carry(
+        ring,
+        records,
+        pace,
+        RESULTS.where(failed, result, carry.result),
+        jnp.where(failed, t, carry.failed_at),
+        problem.meter.step(carry.meter, (row.number + 1) / grid.num),
+    )
+    return carry, (leg.y, leg.saves, leg.record if method.record else None)
+
+
+def _solution(problem, method: Method, grid: Grid, places: Places, carry: _Carry, out) -> Solution:
+    ys, saves, record = out
+    t0, t1, y1 = grid.starts[0], grid.ends[-1], jax.tree.map(lambda x: x[0], carry.ring)
+    knots = Knots(
+        jnp.concatenate([grid.starts, t1[None]]),
+        jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), problem.y0, ys),
+    )
+    records = None
+    if record is not None:
+        linear = diffrax.LocalLinearInterpolation
+        records = Records(*record, linear if method.constant else method.stepper.interpolation)
+
+    def at_steps():
+        size = grid.num if method.constant else problem.max_steps
+        return steps_of(records, size if method.steps is None else grid.num * method.steps)
+
+    ts, ys = collect(
+        problem.saveat,
+        problem.args,
+        (t0, t1),
+        (problem.y0, y1),
+        (places.ts, _saved(places, saves, t0, t1)),
+        at_steps,
+    )
+    result, failed_at = _result(grid, knots, carry)
+    return Solution(
+        t0=t0,
+        t1=t1,
+        ts=ts,
+        ys=ys,
+        knots=knots,
+        stats=_stats(problem, method, grid, places, carry),
+        result=result,
+        failed_at=failed_at,
+        dense=records if problem.saveat.dense else None,
+    )
+
+
+def _saved(places: Places, saves: PyTree, t0: Array, t1: Array) -> PyTree:
+    """The saved states in the order of the times; NaN for times outside the span."""
+    inside = (places.ts >= t0) & (places.ts <= t1)
+
+    def leaf(x):
+        flat = x.reshape(-1, *x.shape[2:])[places.index]
+        return jnp.where(inside.reshape(-1, *[1] * (flat.ndim - 1)), flat, jnp.nan)
+
+    return jax.tree.map(leaf, saves)
+
+
+def _result(grid: Grid, knots: Knots, carry: _Carry) -> tuple[RESULTS, Array]:
+    def finite(x):
+        return jnp.all(jnp.isfinite(x).reshape(x.shape[0], -1), axis=1)
+
+    good = jnp.all(jnp.stack([finite(x) for x in jax.tree.leaves(knots.ys)]), axis=0)
+    lost = ~jnp.all(good) & (carry.result == RESULTS.successful)
+    result = RESULTS.where(lost, RESULTS.state_not_finite, carry.result)
+    failed_at = jnp.where(lost, knots.ts[jnp.argmin(good)], carry.failed_at)
+    if grid.covered is not True:
+        result = RESULTS.where(grid.covered, result, RESULTS.intervals_too_few)
+    return result, failed_at
+
+
+def _stats(problem: _Problem, method: Method, grid: Grid, places: Places, carry: _Carry) -> dict:
+    n = grid.num
+    if method.constant:
+        accepted, rejected, evaluations = n, 0, n
+    elif method.steps is not None:
+        accepted, rejected = n * method.steps, 0
+        cost = method.stepper.evaluations(method.record or places.save_at.shape[1] > 0)
+        evaluations = None if cost is None else n * (cost[0] + method.steps * cost[1])
+    else:
+        accepted, rejected = carry.pace.accepted, carry.pace.rejected
+        cost = method.stepper.evaluations(True)
+        evaluations = None
+        if cost is not None:
+            begins = cost[0] * (1 if method.smooth else n)
+            search = 2 if problem.dt0 is None else 0
+            evaluations = search + begins + cost[1] * (accepted + rejected)
+    return {
+        "num_intervals": n,
+        "num_steps": accepted + rejected,
+        "num_accepted_steps": accepted,
+        "num_rejected_steps": rejected,
+        "num_evaluations": evaluations,
+        "max_steps": problem.max_steps,
+    }
+
+
+def _thrown(solution: Solution) -> Solution:
+    result = solution.result
+    failed = result != RESULTS.successful
+    if is_traced(failed):
+        # Inside jit the time is not known when the message is written.
+        ys, knots = result.error_if((solution.ys, solution.knots), failed)
+        return dataclasses.replace(solution, ys=ys, knots=knots)
+    if failed:
+        at = f" It failed at t = {float(solution.failed_at):g}."
+        raise SolveError(f"{RESULTS[result]}{at if jnp.isfinite(solution.failed_at) else ''}")
+    return solution

@@ -1,0 +1,540 @@
+"""One interval: what is integrated over it, and how it is stepped through.
+
+Between two breakpoints the held states are constants, so the equation is an ordinary one. Steps
+are equal (`march`, the fast path) or adaptive (`pace_through`), made by the solver's own tableau.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import diffrax
+import equinox as eqx
+import equinox.internal as eqxi
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int, PyTree, Real, Shaped
+
+from ._field import Field
+from ._solution import RESULTS, Records
+
+State = PyTree[Shaped[Array, "..."]]
+VectorField = Callable[..., State]
+
+
+# --- what is integrated ---------------------------------------------------------------------------
+
+
+class Past(eqx.Module):
+    """The solution before the present interval, for lags: the initial function, then records."""
+
+    taus: list[Real[Array, ""]]
+    initial: Callable
+    t0: Real[Array, ""]
+    records: Records
+
+    def __call__(self, t: Real[Array, ""]) -> list[State]:
+        return [self.at(t - tau) for tau in self.taus]
+
+    def at(self, t: Real[Array, ""]) -> State:
+        # Not minimum and maximum, which share out the gradient where t is t0.
+        early = t <= self.t0
+        before = self.initial(jnp.where(early, t, self.t0))
+        after = self.records.evaluate(jnp.where(early, self.t0, t))
+        return jax.tree.map(lambda b, a: jnp.where(early, b, a), before, after)
+
+
+class Interval(eqx.Module):
+    """All that the solution over one interval depends on: what gradients are taken to.
+
+    `history` has one entry for each delay, None where a lag stands. `save_at` are the places to
+    save, as fractions of the interval, sorted.
+    """
+
+    field: Field
+    args: PyTree
+    y: State
+    history: list[Any]
+    past: Past | None
+    start: Real[Array, ""]
+    length: Real[Array, ""]
+    save_at: Float[Array, " saves"]
+
+    def vector_field(self) -> VectorField:
+        """f(t, y, lagged=None); `lagged` are the lagged states, where they are known already."""
+        if self.past is None:
+            prepared = self.field.prepare(tuple(self.history))
+            return lambda t, y, lagged=None: self.field.evaluate(t, y, self.args, prepared)
+
+        def f(t, y, lagged=None):
+            entries = iter(self.past(t) if lagged is None else lagged)
+            history = tuple(next(entries) if h is None else h for h in self.history)
+            return self.field.evaluate(t, y, self.args, self.field.prepare(history))
+
+        return f
+
+
+class Leg(eqx.Module):
+    """The solution over one interval: its end, the saved states, the dense output if wanted."""
+
+    y: State
+    saves: State | None
+    record: tuple[Float[Array, " steps_plus_1"], PyTree] | None
+
+
+def _select(keep: Bool[Array, ""], new: PyTree, old: PyTree) -> PyTree:
+    return jax.tree.map(lambda n, o: jnp.where(keep, n, o), new, old)
+
+
+def _repeated(y: State, times: int) -> State:
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (times, *x.shape)), y)
+
+
+# --- one step -------------------------------------------------------------------------------------
+
+
+class ExplicitRungeKutta(eqx.Module):
+    """A step of any explicit Runge-Kutta method of diffrax, from its Butcher tableau, unrolled.
+
+    Written here because diffrax's own step loops over its stages and cannot be told that the last
+    slope is not wanted; unrolled it runs several times faster on small fields.
+    """
+
+    solver: diffrax.AbstractERK
+
+    @property
+    def tableau(self) -> diffrax.ButcherTableau:
+        return self.solver.tableau
+
+    @property
+    def interpolation(self) -> Callable:
+        return self.solver.interpolation_cls
+
+    @property
+    def nodes(self) -> np.ndarray:
+        return np.concatenate([[0.0], self.tableau.c])
+
+    def evaluations(self, dense: bool) -> tuple[int, int]:
+        """How often the field is evaluated: to begin an interval, and in each step."""
+        stages = self.tableau.num_stages
+        if not self.tableau.fsal:
+            return 0, stages
+        return (1, stages - 1) if dense else (0, stages - 1)
+
+    def begin(self, f: VectorField, t: Array, h: Array, y: State) -> State | None:
+        return f(t, y) if self.tableau.fsal else None
+
+    def step(self, f, t, h, y, slope, lagged=None, dense=True):
+        """The new state, its error, what interpolates, the slope to go on with, and the result.
+
+        Without `dense` the slope at the new state, which only interpolation and the next step
+        use, is not computed.
+        """
+        tableau = self.tableau
+        stages = tableau.num_stages - (tableau.fsal and not dense)
+        slopes: list[State] = []
+        stage = y
+        for i in range(stages):
+            if i > 0:
+                stage = _plus(y, h, tableau.a_lower[i - 1], slopes)
+            if i == 0 and slope is not None:
+                slopes.append(slope)
+            else:
+                slopes.append(f(t + self.nodes[i] * h, stage, _entry(lagged, i)))
+        y1 = stage if tableau.ssal and dense else _plus(y, h, tableau.b_sol, slopes)
+        error = _plus(jax.tree.map(jnp.zeros_like, y), h, tableau.b_error, slopes)
+        stacked = jax.tree.map(lambda *ks: h * jnp.stack(ks), *slopes)
+        info = {"y0": y, "y1": y1, "k": stacked}
+        return y1, error, info, slopes[-1] if tableau.fsal else None, RESULTS.successful
+
+
+class AnySolver(eqx.Module):
+    """A step of any other solver of diffrax, the implicit ones included, by its own `step`."""
+
+    solver: diffrax.AbstractSolver
+
+    @property
+    def interpolation(self) -> Callable:
+        return self.solver.interpolation_cls
+
+    def evaluations(self, dense: bool) -> tuple[int, int] | None:
+        del dense
+        # An implicit step evaluates the field within a root finder, which keeps its count.
+        return (0, 1) if isinstance(self.solver, diffrax.Euler) else None
+
+    def begin(self, f: VectorField, t: Array, h: Array, y: State) -> PyTree:
+        return self.solver.init(_term(f), t, t + h, y, None)
+
+    def step(self, f, t, h, y, state, lagged=None, dense=True):
+        del lagged, dense
+        y1, error, info, state, result = self.solver.step(
+            _term(f), t, t + h, y, None, state, made_jump=False
+        )
+        return y1, error, info, state, RESULTS.promote(result)
+
+
+Stepper = ExplicitRungeKutta | AnySolver
+
+
+def make_stepper(solver: diffrax.AbstractSolver) -> Stepper:
+    return ExplicitRungeKutta(solver) if isinstance(solver, diffrax.AbstractERK) else AnySolver(
+        solver
+    )
+
+
+def _term(f: VectorField) -> diffrax.ODETerm:
+    return diffrax.ODETerm(lambda t, y, args: f(t, y))
+
+
+def _entry(lagged: PyTree | None, i: int) -> PyTree | None:
+    return None if lagged is None else jax.tree.map(lambda x: x[i], lagged)
+
+
+def _plus(y: State, h: Array, weights: np.ndarray, slopes: list[State]) -> State:
+    """y + h * sum(weights * slopes), without the terms of weight zero."""
+    used = [(float(w), k) for w, k in zip(weights, slopes, strict=False) if w != 0]
+    if not used:
+        return y
+
+    def leaf(y, *ks):
+        total = sum(w * k for (w, _), k in zip(used, ks, strict=True))
+        return (y + h * total).astype(y.dtype)
+
+    return jax.tree.map(leaf, y, *(k for _, k in used))
+
+
+# --- a whole interval -----------------------------------------------------------------------------
+
+
+def jump(interval: Interval) -> Leg:
+    """An interval over which the field is constant: one evaluation, exact at any length."""
+    slope = interval.vector_field()(interval.start, interval.y)
+
+    def after(fraction):
+        return jax.tree.map(
+            lambda y, k: (y + fraction * interval.length * k).astype(y.dtype), interval.y, slope
+        )
+
+    end = after(1.0)
+    ts = jnp.stack([interval.start, interval.start + interval.length])
+    info = jax.tree.map(lambda x: x[None], {"y0": interval.y, "y1": end})
+    return Leg(end, jax.vmap(after)(interval.save_at), (ts, info))
+
+
+def march(
+    interval: Interval, stepper: Stepper, steps: int, record: bool
+) -> tuple[Leg, RESULTS]:
+    """`steps` equal steps."""
+    f = interval.vector_field()
+    saves = interval.save_at.shape[0]
+    dense = record or saves > 0
+    h = interval.length / steps
+    starts = interval.start + h * jnp.arange(steps)
+    lagged = None
+    if interval.past is not None and isinstance(stepper, ExplicitRungeKutta):
+        # All stages' times are known beforehand, so all lagged states are looked up at once.
+        nodes = starts[:, None] + h * jnp.asarray(stepper.nodes, h.dtype)
+        lagged = jax.vmap(jax.vmap(interval.past))(nodes)
+
+    def body(carry, x):
+        y, slope = carry
+        t, lagged = x
+        y, _, info, slope, result = stepper.step(f, t, h, y, slope, lagged, dense)
+        return (y, slope if carries else None), (info if dense else None, result)
+
+    carries = dense or isinstance(stepper, AnySolver)
+    slope = stepper.begin(f, interval.start, h, interval.y) if carries else None
+    (y, _), (infos, results) = _scan(body, (interval.y, slope), (starts, lagged), steps)
+    fractions = jnp.arange(steps + 1, dtype=h.dtype) / steps
+    leg = Leg(
+        y,
+        _interpolated(stepper, interval.save_at, fractions, infos, steps),
+        (interval.start + interval.length * fractions, infos) if record else None,
+    )
+    return leg, RESULTS.successful if isinstance(stepper, ExplicitRungeKutta) else _first(results)
+
+
+def _scan(body, carry, xs, length: int):
+    """lax.scan, with short ones unrolled: a loop costs more than its body where that is small."""
+    return lax.scan(body, carry, xs, length=length, unroll=length <= 4)
+
+
+def _first(results: RESULTS) -> RESULTS:
+    """The first failure, or success."""
+    first = jnp.argmax(results != RESULTS.successful)
+    return jax.tree.map(lambda x: x[first], results)
+
+
+def _interpolated(stepper, save_at, fractions, infos, steps: int) -> State:
+    """The states at `save_at`, from the dense output of equal steps."""
+    if infos is None or save_at.shape[0] == 0:
+        return None
+    step = jnp.clip(jnp.floor(save_at * steps), 0, steps - 1).astype(int)
+
+    def one(s, j):
+        info = jax.tree.map(lambda x: x[j], infos)
+        return stepper.interpolation(t0=fractions[j], t1=fractions[j + 1], **info).evaluate(s)
+
+    return jax.vmap(one)(save_at, step)
+
+
+class Pace(eqx.Module):
+    """What adaptive stepping carries across a breakpoint: above all the length of its steps."""
+
+    dt: Real[Array, ""]
+    controller: PyTree
+    slope: PyTree
+    accepted: Int[Array, ""]
+    rejected: Int[Array, ""]
+    result: RESULTS
+    t: Real[Array, ""]
+
+
+class Trace(eqx.Module):
+    """The accepted steps of one interval: their ends, as fractions of it, and their number."""
+
+    fractions: Float[Array, " max_steps_plus_1"]
+    count: Int[Array, ""]
+
+
+def first_pace(interval: Interval, stepper: Stepper, controller, dt0, t1, smooth: bool) -> Pace:
+    """The first step's length, from `dt0` or by the controller's own search."""
+    f = interval.vector_field()
+    term = _term(f)
+    t_next, state = controller.init(
+        term,
+        interval.start,
+        t1,
+        interval.y,
+        dt0,
+        None,
+        lambda term, t, y, args: term.vf(t, y, args),
+        stepper.solver.error_order(term),
+    )
+    dt = t_next - interval.start
+    zero = jnp.asarray(0)
+    return Pace(
+        dt=jnp.asarray(dt, interval.start.dtype),
+        controller=jax.tree.map(jnp.asarray, state),
+        slope=stepper.begin(f, interval.start, dt, interval.y) if smooth else None,
+        accepted=zero,
+        rejected=zero,
+        result=RESULTS.successful,
+        t=interval.start,
+    )
+
+
+def pace_through(
+    interval: Interval,
+    stepper: Stepper,
+    controller: diffrax.AbstractStepSizeController,
+    pace: Pace,
+    *,
+    max_steps: int,
+    record: bool,
+    smooth: bool,
+) -> tuple[Leg, Pace, Trace]:
+    """Adaptive steps. `smooth` says that the field is continuous where the interval begins, so
+    that the last slope is still valid."""
+    f = interval.vector_field()
+    begun = pace.accepted
+    slope = pace.slope if smooth else stepper.begin(f, interval.start, pace.dt, interval.y)
+    y, t, dt = interval.y, interval.start, pace.dt
+    travel = _Travel(
+        t=t,
+        t_next=_clipped(t, t + dt, t + interval.length, True),
+        y=y,
+        slope=slope,
+        pace=pace,
+        saves=_initial_saves(interval),
+        fractions=jnp.zeros(max_steps + 1, t.dtype),
+        infos=empty_infos(stepper, t, y, (max_steps,)) if record else None,
+    )
+    advance = _make_advance(interval, f, stepper, controller, begun)
+    end = t + interval.length
+
+    def going(travel):
+        pace = travel.pace
+        spent = pace.accepted + pace.rejected >= max_steps
+        return (travel.t < end) & (pace.result == RESULTS.successful) & ~spent
+
+    travel = eqxi.while_loop(going, advance, travel, kind="lax", buffers=_buffers)
+    pace = travel.pace
+    short = (travel.t < end) & (pace.result == RESULTS.successful)
+    result = RESULTS.where(short, RESULTS.max_steps_reached, pace.result)
+    count = pace.accepted - begun
+    slope = travel.slope if smooth else None
+    pace = Pace(pace.dt, pace.controller, slope, pace.accepted, pace.rejected, result, travel.t)
+    # An interval of no length takes no step, but its end still moves with its length: replayed, it
+    # takes one.
+    empty = interval.length == 0
+    fractions = jnp.where(empty, travel.fractions.at[1].set(1), travel.fractions)
+    trace = Trace(fractions, jnp.where(empty, 1, count))
+    return _leg(interval, travel.y, travel.saves, travel.infos, trace), pace, trace
+
+
+class _Travel(eqx.Module):
+    """The state of the adaptive loop within one interval."""
+
+    t: Array
+    t_next: Array
+    y: State
+    slope: PyTree
+    pace: Pace
+    saves: State | None
+    fractions: Any
+    infos: Any
+
+
+def _buffers(travel):
+    return (travel.fractions, travel.infos)
+
+
+def _clipped(t, t_next, end, kept):
+    """The end of the next step, not beyond `end`, nor so short of it that a sliver remains. After
+    a rejection a step that would still overshoot is halved instead."""
+    margin = 100 * jnp.finfo(t.dtype).eps * jnp.maximum(jnp.abs(end), jnp.abs(end - t))
+    return jnp.where(t_next > end - margin, jnp.where(kept, end, t + 0.5 * (end - t)), t_next)
+
+
+def _initial_saves(interval: Interval) -> State | None:
+    count = interval.save_at.shape[0]
+    return _repeated(interval.y, count) if count else None
+
+
+def empty_infos(stepper: Stepper, t: Array, y: State, places: tuple[int, ...]) -> PyTree:
+    """Room for the dense output of as many steps as there are `places`."""
+
+    def info():
+        f = lambda t, y, lagged=None: y
+        return stepper.step(f, t, t, y, stepper.begin(f, t, t, y))[2]
+
+    return jax.tree.map(
+        lambda x: jnp.zeros((*places, *x.shape), x.dtype), eqx.filter_eval_shape(info)
+    )
+
+
+def _leg(interval, y, saves, infos, trace: Trace) -> Leg:
+    if infos is None:
+        return Leg(y, saves, None)
+    ts = interval.start + trace.fractions * interval.length
+    used = jnp.arange(ts.shape[0]) <= trace.count
+    return Leg(y, saves, (jnp.where(used, ts, jnp.inf), infos))
+
+
+def _save_step(stepper, saves, save_at, begin, end, info, keep):
+    """Writes the states saved within one step, which goes from fraction `begin` to `end`."""
+    if saves is None:
+        return None
+    within = (save_at > begin) & (save_at <= end) & keep
+    # Outside the step the polynomial may overflow; there it is not looked at.
+    places = jnp.where(within, save_at, begin)
+    values = jax.vmap(stepper.interpolation(t0=begin, t1=end, **info).evaluate)(places)
+
+    def leaf(new, old):
+        return jnp.where(within.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+
+    return jax.tree.map(leaf, values, saves)
+
+
+def _make_advance(interval, f, stepper, controller, begun):
+    """One try of a step: accepted, or rejected and to be repeated shorter."""
+    end = interval.start + interval.length
+    length = jnp.where(interval.length == 0, 1, interval.length)
+    order = stepper.solver.error_order(_term(f))
+
+    def advance(now: _Travel) -> _Travel:
+        pace = now.pace
+        h = now.t_next - now.t
+        y, error, info, slope, failed = stepper.step(f, now.t, h, now.y, now.slope)
+        error = jax.tree.map(lambda e: jnp.where(jnp.isnan(e), jnp.inf, e), error)
+        keep, t, t_next, made_jump, state, controlled = controller.adapt_step_size(
+            now.t, now.t_next, now.y, y, None, error, order, pace.controller
+        )
+        keep = jnp.asarray(keep)
+        t = jnp.minimum(t, end)
+        dt = t_next - t
+        stuck = (t_next <= t) & (t < end)
+        trouble = RESULTS.where(
+            _finite(y), RESULTS.step_underflow, RESULTS.state_not_finite
+        )
+        result = RESULTS.where(keep, failed, RESULTS.successful)
+        result = RESULTS.where(stuck, trouble, result)
+        controlled = RESULTS.promote(controlled)
+        result = RESULTS.where(result == RESULTS.successful, controlled, result)
+        if made_jump is not False:
+            slope = lax.cond(made_jump, lambda: stepper.begin(f, t, dt, y), lambda: slope)
+        # A step cut short by the interval's end says little about the length that is possible.
+        cut = h < 0.99 * pace.dt
+        done = pace.accepted - begun
+        begin_at = (now.t - interval.start) / length
+        end_at = jnp.where(t < end, (t - interval.start) / length, 1)
+        return _Travel(
+            t=t,
+            t_next=_clipped(t, t_next, end, keep),
+            y=_select(keep, y, now.y),
+            slope=_select(keep, slope, now.slope),
+            pace=Pace(
+                dt=jnp.where(keep & cut, jnp.maximum(dt, pace.dt), dt),
+                controller=state,
+                slope=pace.slope,
+                accepted=pace.accepted + keep,
+                rejected=pace.rejected + ~keep,
+                result=result,
+                t=t,
+            ),
+            saves=_save_step(stepper, now.saves, interval.save_at, begin_at, end_at, info, keep),
+            fractions=eqxi.buffer_at_set(now.fractions, done + 1, end_at, pred=keep),
+            infos=_put(now.infos, info, done, keep),
+        )
+
+    return advance
+
+
+def _finite(y: State) -> Bool[Array, ""]:
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(y)]))
+
+
+def _put(infos, info, index, keep):
+    if infos is None:
+        return None
+    return jax.tree.map(
+        lambda x, buffer: eqxi.buffer_at_set(buffer, index, x, pred=keep), info, infos
+    )
+
+
+def replay(
+    interval: Interval,
+    stepper: Stepper,
+    trace: Trace,
+    *,
+    kind: Literal["checkpointed", "bounded"],
+    record: bool,
+) -> Leg:
+    """The accepted steps again, without the search for them: what reverse mode goes through."""
+    f = interval.vector_field()
+    max_steps = trace.fractions.shape[0] - 1
+    fractions = lax.stop_gradient(trace.fractions)
+    h = fractions[1] * interval.length
+    slope = stepper.begin(f, interval.start, h, interval.y)
+    infos = empty_infos(stepper, interval.start, interval.y, (max_steps,)) if record else None
+
+    def body(carry):
+        j, y, slope, saves, infos = carry
+        begin, end = fractions[j], fractions[j + 1]
+        t, h = interval.start + begin * interval.length, (end - begin) * interval.length
+        y, _, info, slope, _ = stepper.step(f, t, h, y, slope)
+        saves = _save_step(stepper, saves, interval.save_at, begin, end, info, True)
+        return j + 1, y, slope, saves, _put(infos, info, j, True)
+
+    carry = (jnp.asarray(0), interval.y, slope, _initial_saves(interval), infos)
+    _, y, _, saves, infos = eqxi.while_loop(
+        lambda carry: carry[0] < trace.count,
+        body,
+        carry,
+        kind=kind,
+        max_steps=max_steps,
+        buffers=lambda carry: carry[4],
+    )
+    return _leg(interval, y, saves, infos, trace)

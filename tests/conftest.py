@@ -1,0 +1,40 @@
+"""Run-time type checking, precision and memory for all tests."""
+
+import os
+
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+import hypothesis
+import jax
+import jaxtyping
+import pytest
+
+# Before the first import of lagrax: annotations of all its functions are checked when called.
+jaxtyping.install_import_hook("lagrax", "beartype.beartype")
+
+# The first example compiles, so times say nothing; a failure must come back at the next run.
+# A function-scoped fixture is fine here: `x64` is the same for every example.
+hypothesis.settings.register_profile(
+    "lagrax",
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[
+        hypothesis.HealthCheck.function_scoped_fixture,
+        hypothesis.HealthCheck.too_slow,
+    ],
+)
+hypothesis.settings.load_profile("lagrax")
+
+
+@pytest.fixture
+def x64():
+    """Float64 for one test; everything else runs in JAX's default float32."""
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _clear_caches():
+    """Compiled programs are dropped after each module, which bounds the memory of a run."""
+    yield
+    jax.clear_caches()

@@ -17,11 +17,14 @@ from ._delays import Delay, Hold, Lag, RealScalar, describe, is_traced
 from ._field import takes_history
 from ._gradients import Adjoint, Checkpointed, Direct
 from ._saving import sub_saves
+from ._stepping import ConstantSteps
 
 
 def check_options(unknown: dict[str, Any], function: Callable) -> None:
     names = [
-        p.name for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_KEYWORD
+        p.name
+        for p in inspect.signature(function).parameters.values()
+        if p.kind is not p.VAR_KEYWORD
     ]
     hints = {
         "rtol": "stepsize_controller=diffrax.PIDController(rtol=..., atol=...)",
@@ -183,6 +186,8 @@ def checked_controller(
             "ConstantStepSize needs the length of its steps: give dt0=..., or steps=K equal steps "
             "an interval."
         )
+    if isinstance(controller, diffrax.ConstantStepSize):
+        return ConstantSteps()
     return controller.wrap(direction=1)
 
 
@@ -215,8 +220,8 @@ def check_gradient(gradient: Any, delays: Sequence[Delay]) -> None:
     if not isinstance(gradient, (Direct, Checkpointed, Adjoint)):
         hint = f"{gradient.__name__}()" if isinstance(gradient, type) else "lagrax.Checkpointed()"
         raise TypeError(
-            f"gradient={gradient!r}; expected Direct(), Checkpointed() or Adjoint() of lagrax, such "
-            f"as {hint}."
+            f"gradient={gradient!r}; expected Direct(), Checkpointed() or Adjoint(), such as "
+            f"{hint}."
         )
     if isinstance(gradient, Adjoint) and any(isinstance(d, Lag) for d in delays):
         raise ValueError(

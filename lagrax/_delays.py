@@ -300,4 +300,3 @@ def describe(delays: Sequence[Delay]) -> str:
         return f"Hold({d.tau}{lag})" if d.times is None else f"Hold(times=...{lag})"
 
     return ", ".join(one(d) for d in delays) or "none"
-

@@ -73,8 +73,13 @@ def _like(slope: PyTree, y: PyTree) -> PyTree:
 def _check_call(call, t, y, args, prepared, delays) -> None:
     try:
         slope = eqx.filter_eval_shape(
-            lambda t, y, args, history: jax.tree.map(jnp.asarray, call(t, y, args, history=history)),
-            t, y, args, prepared,
+            lambda t, y, args, history: jax.tree.map(
+                jnp.asarray, call(t, y, args, history=history)
+            ),
+            t,
+            y,
+            args,
+            prepared,
         )
     except ValueError as error:
         if "to unpack" not in str(error):
@@ -103,9 +108,7 @@ def _check_call(call, t, y, args, prepared, delays) -> None:
             )
 
 
-def is_constant(
-    field: Field, t: Array, y: PyTree, args: PyTree, delays: Sequence[Delay]
-) -> bool:
+def is_constant(field: Field, t: Array, y: PyTree, args: PyTree, delays: Sequence[Delay]) -> bool:
     """Whether the field depends on neither t nor y, so that it is constant between breakpoints, as
     in the paper's eqs. 8 and 11."""
     if any(isinstance(d, Lag) for d in delays):

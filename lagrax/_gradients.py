@@ -234,8 +234,14 @@ def _backwards(interval, method, gradient: Adjoint, field, slope_at, state, save
     begin = _piece(field, state, jnp.zeros_like(length), length)
     pace = None
     if method.steps is None:
-        pace = first_pace(begin, _backward_stepper(method, gradient), _controller(method, gradient),
-                          None, length, False)
+        pace = first_pace(
+            begin,
+            _backward_stepper(method, gradient),
+            _controller(method, gradient),
+            None,
+            length,
+            False,
+        )
 
     def to_save(carry, x):
         state, w, pace = carry
@@ -283,8 +289,13 @@ def _make_piece(field, method: Method, gradient: Adjoint, pieces: int):
             leg, _ = march(piece, stepper, steps, record=False)
             return leg.y, pace
         leg, pace, _ = pace_through(
-            piece, stepper, controller, pace,
-            max_steps=method.max_steps, record=False, smooth=False,
+            piece,
+            stepper,
+            controller,
+            pace,
+            max_steps=method.max_steps,
+            record=False,
+            smooth=False,
         )
         return leg.y, pace
 

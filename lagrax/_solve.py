@@ -105,7 +105,18 @@ def solve(
     places = make_places(saveat, grid, dtype)
     args, dt0 = dynamic_scalars((args, dt0))
     problem = _Problem(
-        fields, args, y0, past, delays, solver, controller, steps, dt0, max_steps, gradient, saveat,
+        fields,
+        args,
+        y0,
+        past,
+        delays,
+        solver,
+        controller,
+        steps,
+        dt0,
+        max_steps,
+        gradient,
+        saveat,
         progress_meter,
     )
     solution = _solve(problem, _as_arrays(grid), _as_arrays(places))
@@ -238,9 +249,7 @@ def _interval(problem: _Problem, field, grid: Grid, initial, carry: _Carry, row:
         taus = [jnp.asarray(d.tau, row.start.dtype) for d in problem.delays if isinstance(d, Lag)]
         past = Past(taus, initial, grid.starts[0], carry.records)
     y = jax.tree.map(lambda x: x[0], carry.ring)
-    return Interval(
-        field, problem.args, y, history, past, row.start, row.length, row.save_at
-    )
+    return Interval(field, problem.args, y, history, past, row.start, row.length, row.save_at)
 
 
 def _first_carry(problem: _Problem, method: Method, field, grid: Grid, initial, rows) -> _Carry:

@@ -1,0 +1,472 @@
+"""Classical delay equations, with their exact solutions where there are any.
+
+Each system is the field of its equation and knows its delays and a sensible start:
+
+```python
+system = lagrax.systems.Population(a=3.2)
+sol = lagrax.solve(system, 0.0, 20.0, system.y0, delays=system.delays)
+```
+
+Parameters are array leaves, so `eqx.filter_grad` with respect to a system gives the gradient with
+respect to all of them. The delay `tau` stays as it was given: a Python number is static, an array
+is a leaf like any other and then needs `intervals=N` wherever it is traced.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from functools import partial, reduce
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float, PyTree, Real
+from numpy.typing import NDArray
+
+from ._delays import Delay, Lag, RealScalar, holds, is_traced
+
+State = Float[Array, "..."]
+History = Sequence[State]
+Matrix = Real[ArrayLike, "..."] | Sequence[Sequence[RealScalar]]
+Matrices = Sequence[Matrix] | Real[Array, "..."] | Real[NDArray, "..."]
+
+# Accelerators multiply float32 matrices in fewer bits unless told otherwise, which is not exact.
+_dot = partial(jnp.matmul, precision="highest")
+
+
+class System(eqx.Module):
+    """A delay equation that is its own field, `system(t, y, args, history=...)`."""
+
+    tau: eqx.AbstractVar[RealScalar]
+
+    @property
+    @abstractmethod
+    def delays(self) -> list[Delay]:
+        """What `lagrax.solve` takes as `delays`."""
+
+    @property
+    @abstractmethod
+    def y0(self) -> State:
+        """A start from which the equation shows what it is known for."""
+
+    @abstractmethod
+    def __call__(self, t: RealScalar, y: State, args: PyTree, *, history: History) -> State:
+        """dy/dt. `args` is not used: the parameters are the system's own."""
+
+
+class HeldSystem(System):
+    """A system whose past enters only through samples at multiples of `tau`, solved exactly.
+
+    All follows from `flow`, the exact solution within one interval.
+    """
+
+    @abstractmethod
+    def flow(self, s: RealScalar) -> Callable[..., State]:
+        """The map from the last knots, the newest first, to the state a time `s` after the newest,
+        for 0 <= s <= tau."""
+
+    def knot_map(self, y: State, *older: State) -> State:
+        """The next knot from the last ones, the newest first: $(z_k, z_{k-1}, \\dots) \\mapsto
+        z_{k+1}$, with one argument for each delay."""
+        if 1 + len(older) != len(self.delays):
+            raise ValueError(
+                f"knot_map got {1 + len(older)} knots; expected {len(self.delays)}, one for each "
+                "delay. Give the state at the last knot first, then the older ones."
+            )
+        return self.flow(self.tau)(y, *older)
+
+    def solution(
+        self,
+        ts: Real[ArrayLike, "..."],
+        y0: Real[ArrayLike, "..."] | None = None,
+        *,
+        intervals: int | None = None,
+    ) -> State:
+        """The exact solution at times `ts`, in any order, started at t = 0 from a constant past;
+        its shape is that of `ts`, then that of `y0`.
+
+        It costs one application of the knot map for each interval, and one `flow` for each time.
+
+        **Arguments:**
+
+        - `ts`: the times; the answer is NaN before 0 and after `intervals` intervals.
+        - `y0`: the start, by default the system's own.
+        - `intervals`: the number of intervals up to the last time, where `ts` or `tau` is traced;
+          otherwise it is found by itself.
+        """
+        y0 = self.y0 if y0 is None else jnp.asarray(y0)
+        dtype = jnp.result_type(float, y0, *jax.tree.leaves(eqx.filter(self, eqx.is_inexact_array)))
+        if intervals is None:
+            intervals = _intervals_until(ts, self.tau)
+        ts, y0 = jnp.asarray(ts, dtype), y0.astype(dtype)
+        return _solution(self, ts.ravel(), y0, intervals).reshape(ts.shape + y0.shape)
+
+
+def _intervals_until(ts: Real[ArrayLike, "..."], tau: RealScalar) -> int:
+    if is_traced(ts, tau):
+        raise ValueError(
+            f"{'ts' if is_traced(ts) else 'tau'} is traced (inside jit, grad or vmap), so the "
+            "number of intervals is not known when the program is compiled. Say it: "
+            "solution(ts, intervals=N), where N periods tau reach the last time."
+        )
+    return max(1, int(np.ceil(np.max(np.asarray(ts), initial=0.0) / np.asarray(tau))))
+
+
+@eqx.filter_jit
+def _solution(
+    system: HeldSystem, ts: Float[Array, " times"], y0: Float[Array, "*state"], intervals: int
+) -> Float[Array, "times *state"]:
+    advance, tau = system.flow(system.tau), system.tau
+
+    def step(history, _):
+        return (advance(*history), *history[:-1]), history[0]
+
+    lags = range(len(system.delays))
+    _, knots = jax.lax.scan(step, tuple(y0 for _ in lags), length=intervals)
+    # The solution is continuous, so a time that rounding puts on the wrong side of a knot does no
+    # harm; nor does the knot at the very end, which belongs to the last interval.
+    number = jnp.clip(jnp.floor(ts / tau), 0, intervals - 1).astype(int)
+    history = [knots[jnp.maximum(number - j, 0)] for j in lags]
+    ys = jax.vmap(lambda s, h: system.flow(s)(*h))(ts - number * tau, history)
+    end = intervals * tau * (1 + 8 * jnp.finfo(ts.dtype).eps)
+    inside = ((ts >= 0) & (ts <= end)).reshape(-1, *[1] * y0.ndim)
+    return jnp.where(inside, ys, jnp.nan)
+
+
+class Population(HeldSystem):
+    """A population that breeds all the time and feels its crowding once a season:
+    $x' = a\\,x(t)\\,(1 - x(\\lfloor t/\\tau \\rfloor \\tau))$.
+
+    Between knots $x(t) = x_k e^{a(1 - x_k)(t - k\\tau)}$, and the knots follow Ricker's map
+    $x \\mapsto x e^{a\\tau(1 - x)}$: with $a\\tau$ growing the fixed point 1 loses its stability at
+    2, periods double, and at 3.1167 there is a stable period three, so chaos nearby. It is the
+    first thing to try on a new idea: one number, an exact solution, all of the dynamics. The paper
+    learns it at a = 2 and a = 3.2.
+
+    L. A. V. Carvalho, K. L. Cooke, *A nonlinear equation with piecewise continuous argument*,
+    Differential and Integral Equations 1 (1988); K. L. Cooke, J. Wiener, *A survey of differential
+    equations with piecewise continuous arguments*, Lecture Notes in Mathematics 1475 (1991).
+    """
+
+    a: Float[Array, ""]
+    tau: RealScalar
+
+    def __init__(self, a: RealScalar = 3.2, tau: RealScalar = 1.0):
+        self.a = _scalar(a, "Population", "a")
+        self.tau = _period(tau, "Population")
+
+    @property
+    def delays(self) -> list[Delay]:
+        return [*holds(self.tau, 1)]
+
+    @property
+    def y0(self) -> State:
+        return jnp.asarray(0.5, self.a.dtype)
+
+    def __call__(self, t: RealScalar, y: State, args: PyTree, *, history: History) -> State:
+        (held,) = history
+        return self.a * y * (1 - held)
+
+    def flow(self, s: RealScalar) -> Callable[..., State]:
+        return lambda x: x * jnp.exp(self.a * (1 - x) * s)
+
+
+class LinearSystem(HeldSystem):
+    """A linear system, solved exactly by matrix exponentials: `matrices` is all that differs."""
+
+    @abstractmethod
+    def matrices(self) -> tuple[Float[Array, "n n"], Float[Array, "lags n n"]]:
+        """A, and B_0, B_1, ... stacked."""
+
+    @property
+    def delays(self) -> list[Delay]:
+        return [*holds(self.tau, self.matrices()[1].shape[0])]
+
+    @property
+    def y0(self) -> State:
+        A, _ = self.matrices()
+        return jnp.ones(A.shape[0], A.dtype)
+
+    def __call__(self, t: RealScalar, y: State, args: PyTree, *, history: History) -> State:
+        A, Bs = self.matrices()
+        return _dot(A, y) + _forcing(Bs, history)
+
+    def flow(self, s: RealScalar) -> Callable[..., State]:
+        A, Bs = self.matrices()
+        phi, gamma = _transition(A, s)
+        return lambda *history: _dot(phi, history[0]) + _dot(gamma, _forcing(Bs, history))
+
+    @property
+    def knot_matrix(self) -> Float[Array, "knots knots"]:
+        """The knot map as a matrix on $(z_k, z_{k-1}, \\dots)$, one below the other. The solution
+        dies out from every start exactly if all its eigenvalues lie inside the unit circle."""
+        A, Bs = self.matrices()
+        lags, n, _ = Bs.shape
+        phi, gamma = _transition(A, self.tau)
+        newest = jnp.concatenate(_dot(gamma, Bs), axis=1).at[:, :n].add(phi)
+        return jnp.concatenate([newest, jnp.eye((lags - 1) * n, lags * n, dtype=newest.dtype)])
+
+
+def _forcing(Bs: Float[Array, "lags n n"], history: History) -> State:
+    return reduce(jnp.add, [_dot(B, held) for B, held in zip(Bs, history, strict=True)])
+
+
+def _transition(
+    A: Float[Array, "n n"], s: RealScalar
+) -> tuple[Float[Array, "n n"], Float[Array, "n n"]]:
+    """Phi = expm(A s) and Gamma = int_0^s expm(A r) dr. One exponential of a block matrix gives
+    both, without the inverse of A (C. F. Van Loan, IEEE Trans. Automatic Control 23, 1978)."""
+    n = A.shape[0]
+    zero, one = jnp.zeros_like(A), jnp.eye(n, dtype=A.dtype)
+    both = jax.scipy.linalg.expm(jnp.block([[A, one], [zero, zero]]) * s)
+    return both[:n, :n], both[:n, n:]
+
+
+class Linear(LinearSystem):
+    """The general linear equation with held arguments,
+    $x' = A x + \\sum_j B_j\\,x(\\lfloor (t - j\\tau)/\\tau \\rfloor \\tau)$.
+
+    The knots follow $x_{k+1} = \\Phi x_k + \\Gamma \\sum_j B_j x_{k-j}$ with
+    $\\Phi = e^{A\\tau}$ and $\\Gamma = \\int_0^\\tau e^{As} ds$; a singular A is fine. Use it to test
+    solvers and gradients with any number of states and lags, and `knot_matrix` for stability. By
+    default a rotation with two held arguments, which damp it.
+
+    K. L. Cooke, J. Wiener, *Retarded differential equations with piecewise constant delays*, J.
+    Math. Anal. Appl. 99 (1984), and their survey of 1991 (see `Population`).
+    """
+
+    A: Float[Array, "n n"]
+    Bs: Float[Array, "lags n n"]
+    tau: RealScalar
+
+    def __init__(
+        self,
+        A: Matrix = ((0.0, 1.0), (-1.0, 0.0)),
+        Bs: Matrices = (((0.0, 0.0), (0.0, -0.4)), ((0.0, 0.0), (0.0, -0.2))),
+        tau: RealScalar = 1.0,
+    ):
+        self.A = _square(A, "Linear")
+        matrices = [_floating(B) for B in Bs]
+        if not matrices:
+            raise ValueError(
+                "Linear got no Bs; expected one matrix for each held argument, Bs=[B_0, B_1, ...]. "
+                "An equation without delays needs no system: write its field."
+            )
+        for j, B in enumerate(matrices):
+            if B.shape != self.A.shape:
+                raise ValueError(
+                    f"Linear got Bs[{j}] of shape {B.shape}; expected that of A, {self.A.shape}. "
+                    "Give a list of matrices, Bs=[B] for a single one."
+                )
+        self.Bs = jnp.stack(matrices)
+        self.tau = _period(tau, "Linear")
+
+    def matrices(self) -> tuple[Float[Array, "n n"], Float[Array, "lags n n"]]:
+        return self.A, self.Bs
+
+
+class DigitalControl(LinearSystem):
+    """A linear plant under a digital controller: $x' = A x + B u$ with $u = -K x(t_k)$, measured
+    at multiples of `tau` and held until the next.
+
+    `knot_matrix` is $\\Phi - \\Gamma B K$, the closed loop of the plant discretised with a
+    zero-order hold. Use it to see how slowly a controller may sample: a gain that is stable in
+    continuous time is not for every `tau`. By default a mass (position, velocity) brought to rest.
+
+    K. J. Åström, B. Wittenmark, *Computer-Controlled Systems*, 3rd edition, Prentice Hall (1997),
+    chapter 2.
+    """
+
+    A: Float[Array, "n n"]
+    B: Float[Array, "n inputs"]
+    K: Float[Array, "inputs n"]
+    tau: RealScalar
+
+    def __init__(
+        self,
+        A: Matrix = ((0.0, 1.0), (0.0, 0.0)),
+        B: Matrix = ((0.0,), (1.0,)),
+        K: Matrix = ((0.5, 1.0),),
+        tau: RealScalar = 1.0,
+    ):
+        self.A = _square(A, "DigitalControl")
+        n = self.A.shape[0]
+        self.B, self.K = _floating(B), _floating(K)
+        if self.B.ndim != 2 or self.B.shape[0] != n:
+            raise ValueError(
+                f"DigitalControl got B of shape {self.B.shape}; expected ({n}, inputs), one row "
+                "for each state of A. A single input is one column: B=[[0.0], [1.0]]."
+            )
+        if self.K.shape != self.B.shape[::-1]:
+            raise ValueError(
+                f"DigitalControl got K of shape {self.K.shape}; expected {self.B.shape[::-1]}, one "
+                "row for each input and one column for each state. A single input is one row: "
+                "K=[[0.5, 1.0]]."
+            )
+        self.tau = _period(tau, "DigitalControl")
+
+    def matrices(self) -> tuple[Float[Array, "n n"], Float[Array, "lags n n"]]:
+        return self.A, -_dot(self.B, self.K)[None]
+
+
+class HeldOscillator(LinearSystem):
+    """An oscillator with held feedback, $x'' + 2\\zeta\\omega x' + \\omega^2 x = -k\\,x(\\lfloor
+    t/\\tau \\rfloor \\tau)$; the state is $(x, x')$.
+
+    Held feedback acts late, by half of `tau` on average, and so takes damping away: with small
+    `tau` the oscillation grows where $k\\tau$ is above about $4\\zeta\\omega$. The smallest model of
+    how sampling makes a loop unstable.
+
+    J. Wiener, *Generalized Solutions of Functional Differential Equations*, World Scientific
+    (1993); K. J. Åström, B. Wittenmark (see `DigitalControl`).
+    """
+
+    omega: Float[Array, ""]
+    zeta: Float[Array, ""]
+    k: Float[Array, ""]
+    tau: RealScalar
+
+    def __init__(
+        self,
+        omega: RealScalar = 1.0,
+        zeta: RealScalar = 0.1,
+        k: RealScalar = 0.3,
+        tau: RealScalar = 1.0,
+    ):
+        self.omega = _scalar(omega, "HeldOscillator", "omega")
+        self.zeta = _scalar(zeta, "HeldOscillator", "zeta")
+        self.k = _scalar(k, "HeldOscillator", "k")
+        self.tau = _period(tau, "HeldOscillator")
+
+    @property
+    def y0(self) -> State:
+        return jnp.array([1.0, 0.0], self.omega.dtype)
+
+    def matrices(self) -> tuple[Float[Array, "n n"], Float[Array, "lags n n"]]:
+        A = jnp.array([[0.0, 1.0], [-(self.omega**2), -2 * self.zeta * self.omega]])
+        B = jnp.array([[0.0, 0.0], [-self.k, 0.0]])
+        return A, B[None]
+
+
+class Hutchinson(System):
+    """The delayed logistic equation, $x' = a\\,x(t)\\,(1 - x(t - \\tau))$.
+
+    For $a\\tau > \\pi/2$ the fixed point 1 gives way to a limit cycle, with sharper and sharper
+    peaks as $a\\tau$ grows. Compare it with `Population`: the same crowding, felt without pause and
+    never chaotic. There is no closed form.
+
+    G. E. Hutchinson, *Circular causal systems in ecology*, Annals of the New York Academy of
+    Sciences 50 (1948).
+    """
+
+    a: Float[Array, ""]
+    tau: RealScalar
+
+    def __init__(self, a: RealScalar = 1.8, tau: RealScalar = 1.0):
+        self.a = _scalar(a, "Hutchinson", "a")
+        self.tau = _period(tau, "Hutchinson")
+
+    @property
+    def delays(self) -> list[Delay]:
+        return [Lag(self.tau)]
+
+    @property
+    def y0(self) -> State:
+        return jnp.asarray(0.5, self.a.dtype)
+
+    def __call__(self, t: RealScalar, y: State, args: PyTree, *, history: History) -> State:
+        (lagged,) = history
+        return self.a * y * (1 - lagged)
+
+
+class MackeyGlass(System):
+    """Blood cells that are made late:
+    $x' = \\beta\\,x(t - \\tau)/(1 + x(t - \\tau)^n) - \\gamma\\,x(t)$.
+
+    Chaotic at the default parameters, and a standard benchmark for forecasting; steady for short
+    `tau`, periodic in between. There is no closed form. Starts must be positive.
+
+    M. C. Mackey, L. Glass, *Oscillation and chaos in physiological control systems*, Science 197
+    (1977).
+    """
+
+    beta: Float[Array, ""]
+    gamma: Float[Array, ""]
+    n: Float[Array, ""]
+    tau: RealScalar
+
+    def __init__(
+        self,
+        beta: RealScalar = 0.2,
+        gamma: RealScalar = 0.1,
+        n: RealScalar = 10.0,
+        tau: RealScalar = 17.0,
+    ):
+        self.beta = _scalar(beta, "MackeyGlass", "beta")
+        self.gamma = _scalar(gamma, "MackeyGlass", "gamma")
+        self.n = _scalar(n, "MackeyGlass", "n")
+        self.tau = _period(tau, "MackeyGlass")
+
+    @property
+    def delays(self) -> list[Delay]:
+        return [Lag(self.tau)]
+
+    @property
+    def y0(self) -> State:
+        return jnp.asarray(1.2, self.beta.dtype)
+
+    def __call__(self, t: RealScalar, y: State, args: PyTree, *, history: History) -> State:
+        (lagged,) = history
+        return self.beta * lagged / (1 + lagged**self.n) - self.gamma * y
+
+
+def _floating(x: Any) -> Float[Array, "..."]:
+    """A parameter as an array leaf that can be trained: floating point, and not weakly typed, since
+    an update would change the type."""
+    x = jnp.asarray(x)
+    return jax.lax.convert_element_type(x, jnp.result_type(float, x))
+
+
+def _scalar(x: Any, system: str, name: str) -> Float[Array, ""]:
+    x = _floating(x)
+    if x.ndim:
+        raise ValueError(
+            f"{system} got {name} of shape {x.shape}; expected one number. For several systems at "
+            f"once write eqx.filter_vmap({system})({name})."
+        )
+    return x
+
+
+def _square(A: Any, system: str) -> Float[Array, "n n"]:
+    A = _floating(A)
+    if A.ndim != 2 or A.shape[0] != A.shape[1] or not A.size:
+        raise ValueError(
+            f"{system} got A of shape {A.shape}; expected a square matrix, one row and one column "
+            "for each state. A single state has A=[[a]]."
+        )
+    return A
+
+
+def _period(tau: Any, system: str) -> RealScalar:
+    if np.ndim(tau):
+        raise ValueError(
+            f"{system} got tau of shape {np.shape(tau)}; expected one positive number. Delays that "
+            "are no multiples of one tau need a field of your own, with several lagrax.Hold."
+        )
+    if not is_traced(tau) and not (np.isfinite(tau) and tau > 0):
+        raise ValueError(
+            f"{system} got tau={tau}; expected a positive, finite number. Without a delay there is "
+            "no need for lagrax: use diffrax."
+        )
+    return float(tau) if isinstance(tau, (int, float)) else tau
+
+
+SYSTEMS: dict[str, type[System]] = {
+    "population": Population,
+    "linear": Linear,
+    "digital-control": DigitalControl,
+    "held-oscillator": HeldOscillator,
+    "hutchinson": Hutchinson,
+    "mackey-glass": MackeyGlass,
+}

@@ -1,0 +1,384 @@
+"""Solutions against closed forms and against an independent reference."""
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from oracle import reference
+
+import lagrax
+from lagrax import Hold, Lag, holds
+
+TIGHT = diffrax.PIDController(rtol=1e-10, atol=1e-12)
+
+
+def population(t, x, a, *, history):
+    (held,) = history
+    return a * x * (1 - held)
+
+
+def population_exact(ts, x0, a):
+    knots = [x0]
+    for _ in range(int(np.max(ts)) + 1):
+        knots.append(knots[-1] * np.exp(a * (1 - knots[-1])))
+    k = np.floor(ts).astype(int)
+    start = np.asarray(knots)[k]
+    return start * np.exp(a * (1 - start) * (ts - k))
+
+
+def test_the_example_of_the_readme(x64):
+    sol = lagrax.solve(
+        population,
+        t0=0.0,
+        t1=20.0,
+        y0=0.5,
+        args=3.2,
+        delays=[Hold(1.0)],
+        saveat=diffrax.SaveAt(ts=jnp.linspace(0, 20, 201)),
+        stepsize_controller=TIGHT,
+    )
+    np.testing.assert_allclose(sol.ys, population_exact(np.asarray(sol.ts), 0.5, 3.2), rtol=1e-6)
+    np.testing.assert_allclose(sol.knots.ts, np.arange(21))
+    np.testing.assert_allclose(sol.knots.ys[1:4], sol.ys[10:40:10], rtol=1e-9)
+    assert sol.result == lagrax.RESULTS.successful
+    assert np.isnan(sol.failed_at)
+
+
+SOLVERS = [
+    diffrax.Euler(),
+    diffrax.Midpoint(),
+    diffrax.Heun(),
+    diffrax.Ralston(),
+    diffrax.Bosh3(),
+    diffrax.Tsit5(),
+    diffrax.Dopri5(),
+    diffrax.Dopri8(),
+    diffrax.Kvaerno3(),
+    diffrax.Kvaerno5(),
+]
+ids = [type(s).__name__ for s in SOLVERS]
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=ids)
+def test_fixed_steps_of_every_solver(solver, x64):
+    order = solver.order(diffrax.ODETerm(lambda t, y, a: y))
+    steps = {1: 4000, 2: 200, 3: 60}.get(order, 20)
+    sol = lagrax.solve(
+        population, 0.0, 3.5, 0.4, 1.5, delays=[Hold(1.0)], solver=solver, steps=steps
+    )
+    np.testing.assert_allclose(
+        sol.ys[-1], population_exact(np.array([3.5]), 0.4, 1.5)[0], rtol=1e-3
+    )
+    if order > 1:
+        np.testing.assert_allclose(
+            sol.ys[-1], population_exact(np.array([3.5]), 0.4, 1.5)[0], rtol=2e-5
+        )
+
+
+@pytest.mark.parametrize("solver", SOLVERS[1:], ids=ids[1:])
+def test_adaptive_steps_of_every_solver(solver, x64):
+    controller = diffrax.PIDController(rtol=1e-7, atol=1e-9)
+    ts = np.array([0.0, 0.3, 1.0, 2.0, 2.7, 3.5])
+    sol = lagrax.solve(
+        population,
+        0.0,
+        3.5,
+        0.4,
+        1.5,
+        delays=[Hold(1.0)],
+        solver=solver,
+        stepsize_controller=controller,
+        saveat=diffrax.SaveAt(ts=ts),
+        max_steps=100_000,
+    )
+    np.testing.assert_allclose(sol.ys, population_exact(ts, 0.4, 1.5), rtol=2e-5)
+
+
+# A field that takes any number of history entries and depends on everything.
+def mixing(t, y, args, *, history):
+    total = sum((0.7 ** (i + 1)) * jnp.sin(h) for i, h in enumerate(history))
+    return -0.6 * y + total + 0.2 * jnp.cos(t) * y[::-1]
+
+
+def mixing_numpy(t, y, history):
+    total = sum((0.7 ** (i + 1)) * np.sin(h) for i, h in enumerate(history))
+    return -0.6 * y + total + 0.2 * np.cos(t) * y[::-1]
+
+
+def past_jax(t):
+    return jnp.stack([1.0 + 0.3 * jnp.sin(t), jnp.cos(0.5 * t)])
+
+
+def past_numpy(t):
+    return np.stack([1.0 + 0.3 * np.sin(t), np.cos(0.5 * t)])
+
+
+IRREGULAR = [0.2, 0.9, 1.0, 2.3, 3.1]
+CASES = {
+    "none": ([], 0.0, 2.0),
+    "hold": ([Hold(1.0)], 0.0, 3.0),
+    "lagged holds": (holds(0.5, 4), 0.0, 3.2),
+    "only an old hold": ([Hold(0.5, lag=3)], 0.0, 2.75),
+    "start between knots": ([Hold(1.0), Hold(1.0, lag=1)], 0.3, 3.1),
+    "negative times": (holds(0.4, 2), -1.3, 0.9),
+    "two rates": ([Hold(0.5), Hold(0.3, lag=1)], 0.0, 2.0),
+    "rates that meet": ([Hold(0.5), Hold(0.25), Hold(1.0, lag=1)], 0.0, 3.0),
+    "irregular": ([Hold(times=IRREGULAR)], 0.0, 4.0),
+    "irregular, lagged, with a clock": ([Hold(times=IRREGULAR, lag=2), Hold(0.7)], 0.1, 3.4),
+    "lag": ([Lag(0.8)], 0.0, 3.0),
+    "lag longer than the span": ([Lag(5.0)], 0.0, 2.0),
+    "two lags": ([Lag(1.0), Lag(0.6)], 0.2, 2.9),
+    "hold and lag": ([Hold(0.5), Lag(0.7)], 0.0, 2.4),
+    "lag and lagged hold": ([Lag(0.35), Hold(1.0, lag=1)], 0.0, 2.2),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_mixture_of_delays_against_scipy(case, x64):
+    delays, t0, t1 = CASES[case]
+    ts = np.unique(
+        np.concatenate([np.linspace(t0, t1, 9), [t for t in (0.5, 1.0, 2.0) if t0 < t < t1]])
+    )
+    expected = reference(mixing_numpy, t0, t1, past_numpy, delays, ts)
+    options = dict(delays=delays, saveat=diffrax.SaveAt(ts=ts))
+    adaptive = lagrax.solve(mixing, t0, t1, past_jax, stepsize_controller=TIGHT, **options)
+    np.testing.assert_allclose(adaptive.ys, expected, atol=2e-8)
+    fixed = lagrax.solve(mixing, t0, t1, past_jax, steps=30, solver=diffrax.Dopri8(), **options)
+    np.testing.assert_allclose(fixed.ys, expected, atol=2e-8)
+
+
+def test_a_value_means_a_constant_past(x64):
+    delays = [Hold(0.5, lag=2), Lag(0.7)]
+    start = past_jax(0.0)
+    by_value = lagrax.solve(mixing, 0.0, 2.0, start, delays=delays, steps=10)
+    by_function = lagrax.solve(mixing, 0.0, 2.0, lambda t: start, delays=delays, steps=10)
+    np.testing.assert_allclose(by_value.ys, by_function.ys, rtol=1e-14)
+
+
+def test_before_the_first_irregular_instant_the_start_is_held(x64):
+    sol = lagrax.solve(
+        lambda t, y, args, *, history: history[0], 0.0, 3.0, 1.0, delays=[Hold(times=[1.0, 2.0])]
+    )
+    np.testing.assert_allclose(sol.knots.ys, [1.0, 2.0, 4.0, 8.0])
+
+
+def test_implicit_solver_on_a_stiff_field_with_held_feedback(x64):
+    def stiff(t, y, args, *, history):
+        return -1e4 * (y - jnp.sin(t)) - 0.5 * history[0]
+
+    controller = diffrax.PIDController(rtol=1e-7, atol=1e-9)
+    sol = lagrax.solve(
+        stiff,
+        0.0,
+        3.0,
+        jnp.array([1.0]),
+        delays=[Hold(1.0)],
+        solver=diffrax.Kvaerno5(),
+        stepsize_controller=controller,
+    )
+    expected = reference(
+        lambda t, y, h: -1e4 * (y - np.sin(t)) - 0.5 * h[0],
+        0.0, 3.0, lambda t: np.array([1.0]), [Hold(1.0)], [3.0], rtol=1e-9, atol=1e-11,
+    )  # fmt: skip
+    np.testing.assert_allclose(sol.ys, expected, atol=1e-6)
+    assert sol.stats["num_steps"] < 400
+
+
+def test_pytree_states(x64):
+    def field(t, y, args, *, history):
+        (held,) = history
+        return {"a": -held["b"][0] * y["a"], "b": (y["b"][0] * 0 + held["a"].sum(),)}
+
+    y0 = {"a": jnp.array([1.0, 2.0]), "b": (jnp.asarray(0.5),)}
+    sol = lagrax.solve(field, 0.0, 1.0, y0, delays=[Hold(0.5)], stepsize_controller=TIGHT)
+    first = np.array([1.0, 2.0]) * np.exp(-0.25)
+    middle = 0.5 + 0.5 * 3.0
+    np.testing.assert_allclose(sol.knots.ys["b"][0], [0.5, middle, middle + 0.5 * first.sum()])
+    np.testing.assert_allclose(sol.ys["a"][-1], first * np.exp(-0.5 * middle), rtol=1e-9)
+
+
+def test_complex_states(x64):
+    def field(t, z, args, *, history):
+        return 1j * args * z + 0.3 * history[0]
+
+    z0, w = 1.0 + 0.5j, 2.0
+    sol = lagrax.solve(field, 0.0, 2.0, z0, w, delays=[Hold(1.0)], stepsize_controller=TIGHT)
+    z = z0
+    for _ in range(2):
+        z = np.exp(1j * w) * z + 0.3 * z * (np.exp(1j * w) - 1) / (1j * w)
+    np.testing.assert_allclose(sol.ys[-1], z, rtol=1e-9)
+
+
+@pytest.mark.parametrize("options", [{}, {"steps": 10}], ids=["adaptive", "fixed"])
+def test_float32_stays_float32(options):
+    sol = lagrax.solve(population, 0.0, 2.5, 0.4, 1.5, delays=[Hold(1.0)], **options)
+    assert sol.ys.dtype == sol.ts.dtype == sol.knots.ts.dtype == jnp.float32
+    np.testing.assert_allclose(
+        sol.ys[-1], population_exact(np.array([2.5]), 0.4, 1.5)[0], rtol=1e-4
+    )
+
+
+def test_float32_state_while_float64_is_on(x64):
+    y0 = jnp.asarray(0.4, jnp.float32)
+    sol = lagrax.solve(population, 0.0, 2.5, y0, 1.5, delays=[Hold(1.0)], steps=10)
+    assert sol.ys.dtype == jnp.float32
+
+
+def test_rounding_of_periods_makes_no_slivers(x64):
+    """3 * 0.1 is more than 0.3: still three intervals, and the hold of the third is at 0.2."""
+    sol = lagrax.solve(population, 0.0, 0.3, 0.5, 1.0, delays=[Hold(0.1)], steps=2)
+    assert sol.stats["num_intervals"] == 3
+    clocks = [Hold(0.1), Hold(0.2)]
+    sol = lagrax.solve(mixing, 0.3, 0.6, past_jax(0.3), delays=clocks, steps=2)
+    np.testing.assert_allclose(sol.knots.ts, [0.3, 0.4, 0.5, 0.6])
+
+
+@pytest.mark.parametrize("options", [{}, {"steps": 8}], ids=["adaptive", "fixed"])
+def test_jit_and_vmap_equal_a_loop(options, x64):
+    def final(y0, a, tau):
+        sol = lagrax.solve(
+            population, 0.0, 3.0, y0, a, delays=[Hold(tau), Hold(tau, lag=1)][:1], intervals=5,
+            saveat=diffrax.SaveAt(ts=jnp.array([0.4, 1.1, 3.0])), **options,
+        )  # fmt: skip
+        return sol.ys, sol.stats["num_steps"]
+
+    y0s, rates, taus = (
+        jnp.array([0.2, 0.9, 1.4]),
+        jnp.array([1.0, 2.0, 3.0]),
+        jnp.array([1.0, 0.7, 0.95]),
+    )
+    batched, steps = jax.jit(jax.vmap(final))(y0s, rates, taus)
+    for i in range(3):
+        single, n = final(y0s[i], rates[i], taus[i])
+        np.testing.assert_allclose(batched[i], single, rtol=1e-12)
+        assert "steps" in options or steps[i] == n
+        concrete = lagrax.solve(
+            population, 0.0, 3.0, y0s[i], rates[i], delays=[Hold(float(taus[i]))],
+            saveat=diffrax.SaveAt(ts=np.array([0.4, 1.1, 3.0])), **options,
+        )  # fmt: skip
+        np.testing.assert_allclose(single, concrete.ys, rtol=1e-5 if not options else 1e-12)
+
+
+def test_traced_two_rates_equal_concrete_ones(x64):
+    def final(taus):
+        delays = [Hold(taus[0]), Hold(taus[1], lag=1), Lag(taus[2])]
+        return lagrax.solve(
+            mixing,
+            0.0,
+            2.0,
+            past_jax,
+            delays=delays,
+            intervals=6,
+            steps=20,
+            solver=diffrax.Dopri8(),
+        ).ys
+
+    taus = jnp.array([0.5, 0.4, 0.7])
+    delays = [Hold(0.5), Hold(0.4, lag=1), Lag(0.7)]
+    expected = reference(mixing_numpy, 0.0, 2.0, past_numpy, delays, [2.0])
+    np.testing.assert_allclose(jax.jit(final)(taus), expected, atol=1e-7)
+
+
+def test_traced_instants_equal_concrete_ones(x64):
+    def final(times):
+        return lagrax.solve(
+            mixing, 0.0, 4.0, past_jax, delays=[Hold(times=times, lag=1)], steps=20
+        ).ys
+
+    concrete = final(np.array(IRREGULAR))
+    np.testing.assert_allclose(jax.jit(final)(jnp.array(IRREGULAR)), concrete, rtol=1e-12)
+
+
+@pytest.mark.parametrize("options", [{}, {"steps": 6}], ids=["adaptive", "fixed"])
+def test_one_field_for_each_interval(options, x64):
+    def make(c):
+        return lambda t, y, args, *, history: c * history[0] - args * y
+
+    fields = [make(c) for c in (1.0, -2.0, 0.5)]
+    sol = lagrax.solve(fields, 0.0, 3.0, 1.0, 0.8, delays=[Hold(1.0)], **options)
+    y = 1.0
+    for c in (1.0, -2.0, 0.5):
+        y = y * np.exp(-0.8) + c * y * (1 - np.exp(-0.8)) / 0.8
+    np.testing.assert_allclose(sol.ys[-1], y, rtol=1e-5)
+    same = lagrax.solve([fields[0]] * 3, 0.0, 3.0, 1.0, 0.8, delays=[Hold(1.0)], steps=6)
+    shared = lagrax.solve(fields[0], 0.0, 3.0, 1.0, 0.8, delays=[Hold(1.0)], steps=6)
+    np.testing.assert_allclose(same.ys, shared.ys, rtol=1e-14)
+
+
+def test_one_field_for_each_interval_with_a_lag(x64):
+    fields = [lambda t, y, args, *, history, c=c: c * history[0] - y for c in (1.0, -1.0)]
+    sol = lagrax.solve(fields, 0.0, 2.0, jnp.array([1.0]), delays=[Lag(1.0)], steps=20)
+    shared = reference(
+        lambda t, y, h: (1.0 if t < 1.0 else -1.0) * h[0] - y,
+        0.0, 2.0, lambda t: np.array([1.0]), [Lag(1.0)], [2.0],
+    )  # fmt: skip
+    np.testing.assert_allclose(sol.ys, shared, rtol=1e-8)
+
+
+class Learned(eqx.Module):
+    weight: jax.Array
+
+    def __call__(self, t, y, args, *, history):
+        return jnp.tanh(self.weight @ jnp.concatenate([y, *history]))
+
+
+def test_no_delays_is_diffrax(x64):
+    field = lambda t, y, args: jnp.sin(t) - args * y
+    ts = jnp.linspace(0, 5, 11)
+    ours = lagrax.solve(
+        field, 0.0, 5.0, 1.0, 0.5, stepsize_controller=TIGHT, saveat=diffrax.SaveAt(ts=ts)
+    )
+    theirs = diffrax.diffeqsolve(
+        diffrax.ODETerm(field), diffrax.Tsit5(), 0.0, 5.0, None, 1.0, 0.5,
+        stepsize_controller=TIGHT, saveat=diffrax.SaveAt(ts=ts),
+    )  # fmt: skip
+    np.testing.assert_allclose(ours.ys, theirs.ys, rtol=1e-9)
+    assert ours.stats["num_steps"] == theirs.stats["num_steps"]
+
+
+def test_another_parameter_needs_no_new_compilation():
+    traces = []
+
+    def field(t, x, a, *, history):
+        traces.append(a)
+        return a * x * (1 - history[0])
+
+    lagrax.solve(field, 0.0, 2.0, 0.5, 3.0, delays=[Hold(1.0)], steps=2)
+    once = len(traces)
+    lagrax.solve(field, 0.0, 2.0, 0.7, 3.1, delays=[Hold(1.0)], steps=2)
+    assert len(traces) == once
+
+
+def test_clip_controller_restarts_the_slope_at_jumps(x64):
+    """A forcing that jumps at t = 0.35: the controller steps onto it and the slope is renewed."""
+
+    def field(t, y, args, *, history):
+        return jnp.where(t < 0.35, 1.0, -1.0) + 0 * y + history[0]
+
+    controller = diffrax.ClipStepSizeController(
+        diffrax.PIDController(rtol=1e-9, atol=1e-11), jump_ts=jnp.array([0.35])
+    )
+    sol = lagrax.solve(field, 0.0, 1.0, 0.0, delays=[Hold(1.0)], stepsize_controller=controller)
+    np.testing.assert_allclose(sol.ys[-1], 0.35 - 0.65, rtol=1e-9)
+
+
+def test_constant_step_size(x64):
+    sol = lagrax.solve(
+        population, 0.0, 2.5, 0.4, 1.5, delays=[Hold(1.0)],
+        stepsize_controller=diffrax.ConstantStepSize(), dt0=0.03,
+    )  # fmt: skip
+    np.testing.assert_allclose(
+        sol.ys[-1], population_exact(np.array([2.5]), 0.4, 1.5)[0], rtol=1e-8
+    )
+    assert sol.stats["num_steps"] == 34 + 34 + 17
+
+
+def test_progress_meter_is_moved_to_the_end(capfd):
+    lagrax.solve(
+        population, 0.0, 4.0, 0.4, 1.5, delays=[Hold(1.0)],
+        progress_meter=diffrax.TextProgressMeter(minimum_increase=0.1),
+    )  # fmt: skip
+    jax.effects_barrier()
+    assert "100.00%" in capfd.readouterr().out

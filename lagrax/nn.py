@@ -58,7 +58,9 @@ class Affine(eqx.Module):
         if use_bias:
             self.bias = jax.random.uniform(bkey, (outputs,), minval=-bound, maxval=bound)
 
-    def __call__(self, x: Float[Array, "..."], dtype: DTypeLike | None = None) -> Float[Array, "..."]:
+    def __call__(
+        self, x: Float[Array, "..."], dtype: DTypeLike | None = None
+    ) -> Float[Array, "..."]:
         """Multiplies in `dtype` (that of `x` if left out) and sums up in float32 at least."""
         y = _product(x, self.weight, x.dtype if dtype is None else dtype)
         return y if self.bias is None else y + self.bias.astype(y.dtype)
@@ -94,37 +96,42 @@ def _is_none(x: Any) -> bool:
     return x is None
 
 
-class Arguments(NamedTuple):
-    """What a field looks at: the state or not, and how many entries of its history."""
+class Design(NamedTuple):
+    """What a field looks at and how it computes; see `MLP` and `Conv` for the meaning."""
 
     channels: int
     history: int
     uses_state: bool
+    activation: Callable
+    compute_dtype: DTypeLike | None
+    pad_to: int
 
     @property
     def inputs(self) -> int:
         return self.channels * (self.history + self.uses_state)
 
+    def padded(self, width: int) -> int:
+        return -(-width // self.pad_to) * self.pad_to
 
-def _arguments(name: str, channels: int, history: int, uses_state: bool) -> Arguments:
-    for what, value, least in (("channels", channels, 1), ("history", history, 0)):
-        if isinstance(value, bool) or value < least:
-            raise ValueError(f"{name} got {what}={value!r}; expected a whole number >= {least}.")
-    if not uses_state and not history:
+
+def _checked(name: str, design: Design) -> Design:
+    for what, least in (("channels", 1), ("history", 0), ("pad_to", 1)):
+        _check_whole(name, what, getattr(design, what), least)
+    if not design.uses_state and not design.history:
         raise ValueError(
             f"{name} got uses_state=False and history=0, which leaves no argument. Give the number "
             "of history entries it looks at: history=1."
         )
-    return Arguments(channels, history, uses_state)
+    dtype = design.compute_dtype
+    return design if dtype is None else design._replace(compute_dtype=jnp.dtype(dtype))
 
 
-def _rounding(name: str, pad_to: int) -> int:
-    if isinstance(pad_to, bool) or pad_to < 1:
-        raise ValueError(f"{name} got pad_to={pad_to!r}; expected a whole number >= 1.")
-    return pad_to
+def _check_whole(name: str, what: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} got {what}={value!r}; expected a whole number >= {least}.")
 
 
-class Field(eqx.Module):
+class AbstractField(eqx.Module):
     """A network on z(t) and the entries of its history side by side: z(t), z_k, z_{k-1}, ...
 
     Its first layer is split: `hold(history)` computes the share of the held entries, which the
@@ -133,10 +140,7 @@ class Field(eqx.Module):
     """
 
     layers: eqx.AbstractVar[list[Affine]]
-    activation: eqx.AbstractVar[Callable]
-    arguments: eqx.AbstractVar[Arguments]
-    compute_dtype: eqx.AbstractVar[np.dtype | None]
-    pad_to: eqx.AbstractVar[int]
+    design: eqx.AbstractVar[Design]
 
     def hold(self, history: Sequence[Float[Array, "..."]]) -> Float[Array, "..."] | None:
         """The share of the held entries in the first layer, with its bias."""
@@ -144,9 +148,9 @@ class Field(eqx.Module):
         first = self._layer(0)
         if not used:
             return first.bias
-        weight = first.weight[-self.arguments.channels * len(used) :]
+        weight = first.weight[-self.design.channels * len(used) :]
         share = eqx.tree_at(lambda a: a.weight, first, weight)
-        return share(jnp.concatenate(used, axis=-1), self.compute_dtype)
+        return share(jnp.concatenate(used, axis=-1), self.design.compute_dtype)
 
     def __call__(
         self,
@@ -157,50 +161,53 @@ class Field(eqx.Module):
         history: Float[Array, "..."] | None,
     ) -> Float[Array, "*batch channels"]:
         """dz/dt, where `history` is what `hold` returned."""
+        del t, args
         self._check(y)
+        dtype = y.dtype if self.design.compute_dtype is None else self.design.compute_dtype
         x = history
-        if self.arguments.uses_state:
-            weight = self._layer(0).weight[: self.arguments.channels]
-            share = _product(y, weight, self.compute_dtype or y.dtype)
-            x = share if history is None else share + history
+        if self.design.uses_state:
+            x = _product(y, self._layer(0).weight[: self.design.channels], dtype)
+            x = x if history is None else x + history.astype(x.dtype)
         for i in range(1, len(self.layers)):
-            x = self._layer(i)(self.activation(x), self.compute_dtype or y.dtype)
-        return x.astype(y.dtype)
+            x = self._layer(i)(self.design.activation(x), dtype)
+        return jnp.asarray(x, y.dtype)
 
     def _layer(self, i: int) -> Affine:
-        """Layer `i` with its hidden channels padded, which tensor cores like."""
-        up = lambda n: -(-n // self.pad_to) * self.pad_to
+        """Layer `i` with its hidden channels padded. The parameters stay as they are, so neither
+        gradients nor checkpoints know of it."""
         inputs, outputs = self.layers[i].weight.shape[-2:]
-        last = len(self.layers) - 1
-        return _padded(self.layers[i], up(inputs) if i > 0 else inputs, up(outputs) if i < last else outputs)
+        if i > 0:
+            inputs = self.design.padded(inputs)
+        if i < len(self.layers) - 1:
+            outputs = self.design.padded(outputs)
+        return _padded(self.layers[i], inputs, outputs)
 
     def _used(self, history: Sequence[Array]) -> tuple[Array, ...]:
-        needed = self.arguments.history
-        if len(history) < needed:
+        needed, got = self.design.history, len(history)
+        if got < needed:
             raise ValueError(
-                f"{type(self).__name__} was made for {needed} history entries and got "
-                f"{len(history)}. Make it with history={len(history)}, or add delays."
+                f"{type(self).__name__} was made for {needed} history entries and got {got}. Make "
+                f"it with history={got}, or give {needed} delays."
             )
         for entry in history[:needed]:
             self._check(entry)
         return tuple(history[:needed])
 
     def _check(self, y: Array) -> None:
-        spatial = max(layer.weight.ndim for layer in self.layers) - 2
-        channels = self.arguments.channels
-        if y.ndim < spatial + 1 or y.shape[-1] != channels:
-            expected = ", ".join(["...", "height", "width"][: spatial + 1] + [str(channels)])
+        window = max(layer.weight.ndim for layer in self.layers) - 2
+        expected = (*("height", "width")[:window], str(self.design.channels))
+        if y.ndim < len(expected) or y.shape[-1] != self.design.channels:
             raise ValueError(
-                f"{type(self).__name__} got a state of shape {y.shape}; expected ({expected}), "
-                "channels last. Move the channels, or make the field with another `channels` "
-                "(augmented ones count)."
+                f"{type(self).__name__} got a state of shape {y.shape}; expected (..., "
+                f"{', '.join(expected)}), channels last. Move the channels, or make the field with "
+                "other `channels` (augmented ones count)."
             )
 
 
-class MLP(Field):
+class MLP(AbstractField):
     """A fully connected field on the last axis: for time series and points.
 
-    The population experiment of the paper is `MLP(1, (10, 10), history=1, use_bias=False, key=key)`.
+    The paper's population model is `MLP(1, (10, 10), history=1, use_bias=False, key=key)`.
 
     **Arguments:**
 
@@ -210,15 +217,14 @@ class MLP(Field):
       ignored.
     - `uses_state`: whether it looks at z(t). Without it the field is constant between knots (eqs. 8
       and 12) and is evaluated once an interval.
-    - `activation`: smooth, for the sake of high-order solvers.
+    - `activation`: better a smooth one, for the sake of high-order solvers.
+    - `use_bias`: whether its layers have biases.
     - `compute_dtype`, `pad_to`: see `Conv`.
+    - `key`: of the initial parameters, uniform in ±1/√fan_in.
     """
 
     layers: list[Affine]
-    activation: Callable = eqx.field(static=True)
-    arguments: Arguments = eqx.field(static=True)
-    compute_dtype: np.dtype | None = eqx.field(static=True)
-    pad_to: int = eqx.field(static=True)
+    design: Design = eqx.field(static=True)
 
     def __init__(
         self,
@@ -233,24 +239,24 @@ class MLP(Field):
         pad_to: int = 1,
         key: PRNGKeyArray,
     ):
-        if not widths or min(widths) < 1:
+        for width in widths:
+            _check_whole("MLP", "widths", width, 1)
+        self.design = _checked(
+            "MLP", Design(channels, history, uses_state, activation, compute_dtype, pad_to)
+        )
+        if not widths:
             raise ValueError(
-                f"MLP got widths={widths!r}; expected the size of at least one hidden layer, such "
-                "as (64, 64)."
+                "MLP got no widths; expected that of at least one hidden layer, such as (64, 64)."
             )
-        self.arguments = _arguments("MLP", channels, history, uses_state)
-        sizes = [self.arguments.inputs, *widths, channels]
+        sizes = [self.design.inputs, *widths, channels]
         keys = jax.random.split(key, len(sizes) - 1)
         self.layers = [
             Affine(inputs, outputs, use_bias=use_bias, key=k)
             for inputs, outputs, k in zip(sizes[:-1], sizes[1:], keys, strict=True)
         ]
-        self.activation = activation
-        self.compute_dtype = None if compute_dtype is None else jnp.dtype(compute_dtype)
-        self.pad_to = _rounding("MLP", pad_to)
 
 
-class Conv(Field):
+class Conv(AbstractField):
     """The paper's convolutional field: 1×1, relu, 3×3, relu, 1×1, all with biases. For images.
 
     The state is (..., height, width, channels).
@@ -265,13 +271,11 @@ class Conv(Field):
       default the type of the state.
     - `pad_to`: on accelerators 16, say: hidden channels are filled up with zeros to a multiple of
       it, inside the field alone. Neither the parameters nor the function change.
+    - `key`: of the initial parameters, uniform in ±1/√fan_in.
     """
 
     layers: list[Affine]
-    activation: Callable = eqx.field(static=True)
-    arguments: Arguments = eqx.field(static=True)
-    compute_dtype: np.dtype | None = eqx.field(static=True)
-    pad_to: int = eqx.field(static=True)
+    design: Design = eqx.field(static=True)
 
     def __init__(
         self,
@@ -284,56 +288,57 @@ class Conv(Field):
         pad_to: int = 1,
         key: PRNGKeyArray,
     ):
-        if filters < 1:
-            raise ValueError(f"Conv got filters={filters!r}; expected a whole number >= 1.")
-        self.arguments = _arguments("Conv", channels, history, uses_state)
+        _check_whole("Conv", "filters", filters, 1)
+        self.design = _checked(
+            "Conv", Design(channels, history, uses_state, jax.nn.relu, compute_dtype, pad_to)
+        )
         keys = jax.random.split(key, 3)
         self.layers = [
-            Affine(self.arguments.inputs, filters, key=keys[0]),
+            Affine(self.design.inputs, filters, key=keys[0]),
             Affine(filters, filters, window=(3, 3), key=keys[1]),
             Affine(filters, channels, key=keys[2]),
         ]
-        self.activation = jax.nn.relu
-        self.compute_dtype = None if compute_dtype is None else jnp.dtype(compute_dtype)
-        self.pad_to = _rounding("Conv", pad_to)
 
 
 # --- layers ---------------------------------------------------------------------------------------
-
-State = Shaped[ArrayLike, "*batch channels"]
 
 
 class Augment(eqx.Module):
     """Puts `p` zero channels behind the others (Ap in the paper's tables).
 
     Trajectories get room to pass each other, which those of a `NODE` cannot. Layers have it built
-    in: `NPCDDE(field, 5, augment=2)`; the field then has `channels + 2` channels.
+    in: `NPCDDE(field, 5, augment=2)`; the field then has two channels more than the input.
     """
 
     p: int = eqx.field(static=True)
 
     def __init__(self, p: int):
-        if isinstance(p, bool) or p < 0:
-            raise ValueError(f"Augment got p={p!r}; expected a number of channels, 0, 1, 2, ...")
+        _check_whole("Augment", "p", p, 0)
         self.p = p
 
-    def __call__(self, x: State, *, key: PRNGKeyArray | None = None) -> Shaped[Array, "*batch all"]:
+    def __call__(
+        self, x: Shaped[ArrayLike, "..."], *, key: PRNGKeyArray | None = None
+    ) -> Shaped[Array, "..."]:
         del key
         x = jnp.asarray(x)
         return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, self.p)]) if self.p else x
 
 
-class _Setup(NamedTuple):
-    """All of a flow but its fields. Its arrays (a trained tau) are leaves, the rest is static."""
+class _Options(NamedTuple):
+    """What a flow passes on to `lagrax.solve`, by the same names."""
 
     delays: tuple[Delay, ...]
-    T: RealScalar
     intervals: int | None
-    options: tuple[tuple[str, Any], ...]
+    solver: diffrax.AbstractSolver
+    stepsize_controller: diffrax.AbstractStepSizeController | None
+    steps: int | None
+    gradient: Gradient
+    max_steps: int
+    throw: bool
 
 
 class Flow(eqx.Module):
-    """The map from an initial state to the state at time T, and the core of all layers.
+    """The map from an initial state to the state at time T: the core of all layers.
 
     Choose it directly for delays that no named layer has: several periods, holds and lags mixed, a
     trained `tau`.
@@ -342,23 +347,23 @@ class Flow(eqx.Module):
 
     - `field`: `MLP`, `Conv` or any `f(t, y, args, *, history)`; a list of them has one for each
       interval between knots.
-    - `delays`: as in `lagrax.solve`. A `tau` given as an array is a parameter.
+    - `delays`: as in `lagrax.solve`. A `tau` given as an array is a parameter to train.
     - `T`: the final time.
-    - `augment`: so many zero channels are put behind the input's, see `Augment`.
-    - `intervals`: as in `lagrax.solve`, needed where `tau` is a parameter.
+    - `augment`: so many zero channels are put behind those of the input, see `Augment`.
+    - `intervals`: as in `lagrax.solve`, needed where `tau` is trained.
     - `solver`, `stepsize_controller`, `steps`, `gradient`, `max_steps`, `throw`: as in
-      `lagrax.solve`. `steps=1` with `diffrax.Midpoint()` trains fast; leave `steps` out for adaptive
-      steps.
+      `lagrax.solve`. `steps=1` with `diffrax.Midpoint()` trains images fast; leave `steps` out for
+      adaptive steps.
     """
 
     field: Callable | list[Callable]
     augment: Augment
-    _arrays: _Setup
-    _static: _Setup = eqx.field(static=True)
+    _arrays: PyTree
+    _static: PyTree = eqx.field(static=True)
 
     def __init__(
         self,
-        field: Callable | Sequence[Callable],
+        field: Callable | list[Callable] | tuple[Callable, ...],
         delays: Sequence[Delay] = (),
         *,
         T: RealScalar = 1.0,
@@ -371,30 +376,24 @@ class Flow(eqx.Module):
         max_steps: int = 4096,
         throw: bool = True,
     ):
-        self.field = list(field) if isinstance(field, Sequence) else field
+        self.field = list(field) if isinstance(field, (list, tuple)) else field
         self.augment = Augment(augment)
-        options = {
-            "solver": solver,
-            "stepsize_controller": stepsize_controller,
-            "steps": steps,
-            "gradient": gradient,
-            "max_steps": max_steps,
-            "throw": throw,
-        }
-        setup = _Setup(tuple(delays), T, intervals, tuple(options.items()))
-        # Split, so that every leaf of a model is an array and jax.jit needs no filter.
-        self._arrays, self._static = eqx.partition(setup, eqx.is_array_like_array)
+        options = _Options(
+            tuple(delays), intervals, solver, stepsize_controller, steps, gradient, max_steps, throw
+        )
+        # Split, so that every leaf is an array and a model passes through jax.jit without a filter.
+        self._arrays, self._static = eqx.partition((T, options), _is_any_array)
 
-    def __call__(self, x: State, *, key: PRNGKeyArray | None = None) -> Shaped[Array, "..."]:
-        """The state at T. (`key` is not used; it lets layers stand in an `eqx.nn.Sequential`.)"""
+    def __call__(
+        self, x: Shaped[ArrayLike, "..."], *, key: PRNGKeyArray | None = None
+    ) -> Shaped[Array, "..."]:
+        """The state at T. `key` is not used: it lets a layer stand in an `eqx.nn.Sequential`."""
         del key
-        ys = self.solve(x).ys
-        assert ys is not None
-        return ys[-1]
+        return self.solve(x).ys[-1]  # pyright: ignore[reportOptionalSubscript]
 
     def solve(
         self,
-        x: State | Callable,
+        x: Shaped[ArrayLike, "..."] | Callable,
         *,
         t0: RealScalar = 0.0,
         t1: RealScalar | None = None,
@@ -402,19 +401,265 @@ class Flow(eqx.Module):
         saveat: diffrax.SaveAt = diffrax.SaveAt(t1=True),
         intervals: int | None = None,
     ) -> Solution:
-        """The whole solution from `t0` to `t1` (by default t0 + T): for time series.
+        """The whole solution from `t0` to `t1` (t0 + T if left out): for time series.
 
-        `x` is the state at `t0`, or a function of time, the past for t <= t0.
+        `x` is the state at `t0`, or a function of time, the past for t <= t0. `args` go to the
+        field, `saveat` and `intervals` are those of `lagrax.solve`.
         """
-        setup = eqx.combine(self._arrays, self._static)
+        T, options = eqx.combine(self._arrays, self._static)
+        if intervals is not None:
+            options = options._replace(intervals=intervals)
         return solve(
             self.field,
             t0=t0,
-            t1=t0 + setup.T if t1 is None else t1,
+            t1=t0 + T if t1 is None else t1,
             y0=(lambda t: self.augment(x(t))) if callable(x) else self.augment(x),
             args=args,
-            delays=setup.delays,
-            intervals=setup.intervals if intervals is None else intervals,
             saveat=saveat,
-            **dict(setup.options),
+            **options._asdict(),
         )
+
+
+def _is_any_array(x: Any) -> bool:
+    return isinstance(x, (jax.Array, np.ndarray))
+
+
+class AbstractLayer(eqx.Module):
+    """A named kind of `Flow`. `layer(x)` is the final state, `layer.solve(x, ...)` the solution."""
+
+    flow: eqx.AbstractVar[Flow]
+
+    def __call__(
+        self, x: Shaped[ArrayLike, "..."], *, key: PRNGKeyArray | None = None
+    ) -> Shaped[Array, "..."]:
+        """The state at T; see `Flow`."""
+        return self.flow(x, key=key)
+
+    def solve(self, x: Shaped[ArrayLike, "..."] | Callable, **options: Any) -> Solution:
+        """The whole solution; see `Flow.solve` for `t0`, `t1`, `args`, `saveat`, `intervals`."""
+        return self.flow.solve(x, **options)
+
+
+class NODE(AbstractLayer):
+    """A neural ordinary differential equation, z' = f(z(t)) (eq. 2).
+
+    The baseline without a past. Its map is a homeomorphism, so it cannot take what lies inside a
+    ring out of it: use a layer with a past, or `ANODE`, for that. `options` are those of `Flow`.
+    """
+
+    flow: Flow
+
+    def __init__(self, field: Callable, *, T: RealScalar = 1.0, **options: Any):
+        self.flow = Flow(field, T=T, **options)
+
+
+class ANODE(AbstractLayer):
+    """An augmented neural ODE: `p` zero channels behind those of the input, then a `NODE`.
+
+    The field has `p` channels more than the input, and so has the final state.
+    """
+
+    flow: Flow
+
+    def __init__(self, field: Callable, p: int = 1, *, T: RealScalar = 1.0, **options: Any):
+        self.flow = Flow(field, T=T, augment=p, **options)
+
+
+class NDDE(AbstractLayer):
+    """A neural delay differential equation, z' = f(z(t), z(t - tau)), with a constant past (eq. 7).
+
+    For a system whose delay moves on with time. It must look up its past at every evaluation:
+    where held samples serve as well, `NPCDDE` is faster. The field has `history=1`.
+    """
+
+    flow: Flow
+
+    def __init__(
+        self, field: Callable, tau: RealScalar = 1.0, *, T: RealScalar = 1.0, **options: Any
+    ):
+        self.flow = Flow(field, [Lag(tau)], T=T, **options)
+
+
+class NPCDDE(AbstractLayer):
+    """A neural piecewise-constant delay differential equation (eq. 13).
+
+    z' = f(z(t), z_k, z_{k-1}, ...), where z_k is the state at the last multiple of tau = T/n. The
+    first choice for a past: universal (Theorem 1, Proposition 2) at the price of a `NODE`.
+
+    - `n`: the number of intervals in T.
+    - `lags`: the number of held states the field is given, n if left out; the field has
+      `history=lags`. (The paper's formula has one more, which equals the one before it up to T.)
+
+    The simple equation (eq. 8) is `NPCDDE(MLP(..., history=1, uses_state=False), n, lags=1)`, the
+    one with a skip connection (eq. 12) `NPCDDE(MLP(..., history=2, uses_state=False), 2)`: n and 2
+    evaluations. Before the start the state was that at the start.
+    """
+
+    flow: Flow
+
+    def __init__(
+        self,
+        field: Callable,
+        n: int,
+        *,
+        T: RealScalar = 1.0,
+        lags: int | None = None,
+        **options: Any,
+    ):
+        _check_whole("NPCDDE", "n", n, 1)
+        self.flow = Flow(field, holds(T / n, n if lags is None else lags), T=T, **options)
+
+
+class UNPCDDE(AbstractLayer):
+    """An `NPCDDE` with a field of its own in each interval: unshared parameters (eq. 14).
+
+    Choose it where depth should do different things, as in a residual network, of which it is the
+    continuous form: with fields that look at z_k alone and T = n it *is* one (eqs. 17 and 18).
+
+    `fields` are the n of them; the paper's number k = 0, 1, ... has `history=k + 1`, all the held
+    states there are by then. A solve must span n intervals.
+    """
+
+    flow: Flow
+
+    def __init__(
+        self,
+        fields: Sequence[Callable],
+        *,
+        T: RealScalar = 1.0,
+        lags: int | None = None,
+        **options: Any,
+    ):
+        n = len(fields)
+        _check_whole("UNPCDDE", "the number of fields", n, 1)
+        self.flow = Flow(list(fields), holds(T / n, n if lags is None else lags), T=T, **options)
+
+
+# --- the paper's models ---------------------------------------------------------------------------
+
+
+class Head(eqx.Module):
+    """A linear map of the flattened final state, whose shape without batch axes is `shape`."""
+
+    affine: Affine
+    shape: tuple[int, ...] = eqx.field(static=True)
+
+    def __init__(self, shape: Sequence[int], classes: int = 10, *, key: PRNGKeyArray):
+        self.affine = Affine(math.prod(shape), classes, key=key)
+        self.shape = tuple(shape)
+
+    def __call__(
+        self, x: Float[Array, "..."], *, key: PRNGKeyArray | None = None
+    ) -> Float[Array, "*batch classes"]:
+        del key
+        batch = x.shape[: x.ndim - len(self.shape)]
+        if x.shape != (*batch, *self.shape):
+            raise ValueError(
+                f"Head got a state of shape {x.shape}; expected {self.shape} behind the batch "
+                "axes. Make it with the shape of the final state, augmented channels included."
+            )
+        return self.affine(x.reshape(*batch, -1))
+
+
+class Classifier(eqx.Module):
+    """A layer and a head on its final state; calling it gives logits."""
+
+    flow: Callable
+    head: Callable
+
+    def __call__(
+        self, x: Shaped[ArrayLike, "..."], *, key: PRNGKeyArray | None = None
+    ) -> Float[Array, "*batch classes"]:
+        del key
+        return self.head(self.flow(x))
+
+
+_SHAPES = {"mnist": (28, 28, 1), "cifar10": (32, 32, 3), "svhn": (32, 32, 3)}
+
+# The filters of the paper's parameter table: for images of one channel, of three channels.
+_FILTERS = {
+    "NODE": (92, 92),
+    "NDDE": (92, 92),
+    "NPCDDE2": (91, 91),
+    "UNPCDDE2": (64, 64),
+    "NPCDDE3": (91, 91),
+    "UNPCDDE3": (52, 52),
+    "NPCDDE5": (91, 91),
+    "UNPCDDE5": (40, 40),
+    "A1+NODE": (87, 86),
+    "A1+NDDE": (86, 85),
+    "A1+NPCDDE5": (86, 84),
+    "A1+UNPCDDE5": (38, 37),
+    "A2+NODE": (81, 79),
+    "A2+NDDE": (81, 78),
+    "A2+NPCDDE5": (80, 77),
+    "A2+UNPCDDE5": (35, 34),
+    "A4+NODE": (70, 63),
+    "A4+NDDE": (69, 62),
+    "A4+NPCDDE5": (68, 61),
+    "A4+UNPCDDE5": (30, 26),
+}
+
+# From the number of intervals and a maker of fields (history, number of the field) to a layer.
+_FAMILIES: dict[str, Callable[..., AbstractLayer]] = {
+    "NODE": lambda n, make, **options: NODE(make(0, 0), **options),
+    "NDDE": lambda n, make, **options: NDDE(make(1, 0), **options),
+    "NPCDDE": lambda n, make, **options: NPCDDE(make(n, 0), n, **options),
+    "UNPCDDE": lambda n, make, **options: UNPCDDE([make(k + 1, k) for k in range(n)], **options),
+}
+
+
+def paper_models() -> tuple[str, ...]:
+    """The names of the paper's image models, in the order of its tables."""
+    return tuple(_FILTERS)
+
+
+def paper_filters(name: str, data: str) -> int:
+    """How many filters the paper gives the model `name` on the images `data`."""
+    for what, value, choices in (("model", name, _FILTERS), ("data set", data, _SHAPES)):
+        if value not in choices:
+            raise ValueError(f"No {what} {value!r} in the paper; it has {', '.join(choices)}.")
+    return _FILTERS[name][_SHAPES[data][-1] == 3]
+
+
+def paper_model(
+    name: str,
+    data: str,
+    *,
+    key: PRNGKeyArray,
+    compute_dtype: DTypeLike | None = None,
+    pad_to: int = 1,
+    **options: Any,
+) -> Classifier:
+    """One of the paper's image classifiers: `paper_model("A2+UNPCDDE5", "cifar10", key=key)`.
+
+    `data` is mnist, cifar10 or svhn: images (..., height, width, channels) of floats in [0, 1].
+    `compute_dtype` and `pad_to` go to the fields (`Conv`), `options` to the layer (`Flow`): with
+    none the steps are adaptive, as in the paper; `steps=1, solver=diffrax.Midpoint()` is several
+    times faster.
+    """
+    filters = paper_filters(name, data)
+    match = re.fullmatch(r"(?:A(\d)\+)?([A-Z]+)(\d?)", name)
+    assert match is not None
+    p, n = int(match[1] or 0), int(match[3] or 1)
+    height, width, channels = _SHAPES[data]
+    keys = jax.random.split(key, n + 1)
+
+    def make(history, number):
+        return Conv(
+            channels + p,
+            filters,
+            history=history,
+            compute_dtype=compute_dtype,
+            pad_to=pad_to,
+            key=keys[number],
+        )
+
+    flow = _FAMILIES[match[2]](n, make, augment=p, **options)
+    return Classifier(flow, Head((height, width, channels + p), key=keys[n]))
+
+
+def parameter_count(model: PyTree) -> int:
+    """How many numbers of `model` are trained. Works on `eqx.filter_eval_shape`'s result, too."""
+    leaves = [x for x in jax.tree.leaves(model) if hasattr(x, "dtype")]
+    return sum(math.prod(x.shape) for x in leaves if jnp.issubdtype(x.dtype, jnp.inexact))

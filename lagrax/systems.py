@@ -13,7 +13,7 @@ is a leaf like any other and then needs `intervals=N` wherever it is traced.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial, reduce
 from typing import Any
 
@@ -62,9 +62,9 @@ class HeldSystem(System):
     """
 
     @abstractmethod
-    def flow(self, s: RealScalar) -> Callable[..., State]:
+    def flow(self, s: RealScalar) -> eqx.Partial:
         """The map from the last knots, the newest first, to the state a time `s` after the newest,
-        for 0 <= s <= tau."""
+        for 0 <= s <= tau. It is a pytree, so that many can be made at once by `eqx.filter_vmap`."""
 
     def knot_map(self, y: State, *older: State) -> State:
         """The next knot from the last ones, the newest first: $(z_k, z_{k-1}, \\dots) \\mapsto
@@ -99,6 +99,8 @@ class HeldSystem(System):
         dtype = jnp.result_type(float, y0, *jax.tree.leaves(eqx.filter(self, eqx.is_inexact_array)))
         if intervals is None:
             intervals = _intervals_until(ts, self.tau)
+        if intervals < 1:
+            raise ValueError(f"solution got intervals={intervals}; expected 1 or more, or None.")
         ts, y0 = jnp.asarray(ts, dtype), y0.astype(dtype)
         return _solution(self, ts.ravel(), y0, intervals).reshape(ts.shape + y0.shape)
 
@@ -117,21 +119,28 @@ def _intervals_until(ts: Real[ArrayLike, "..."], tau: RealScalar) -> int:
 def _solution(
     system: HeldSystem, ts: Float[Array, " times"], y0: Float[Array, "*state"], intervals: int
 ) -> Float[Array, "times *state"]:
-    advance, tau = system.flow(system.tau), system.tau
+    # The solution is continuous, so a time that rounding puts on the wrong side of a knot does no
+    # harm; nor does the knot at the very end, which belongs to the last interval.
+    tau = system.tau
+    number = jnp.clip(jnp.floor(ts / tau), 0, intervals - 1).astype(int)
+    # Matrix exponentials take long to compile: one batch for the knot map and for all times.
+    flows = eqx.filter_vmap(system.flow)(jnp.append(ts - number * tau, tau))
+    advance, flows = _at(flows, -1), _at(flows, slice(-1))
 
     def step(history, _):
         return (advance(*history), *history[:-1]), history[0]
 
     lags = range(len(system.delays))
     _, knots = jax.lax.scan(step, tuple(y0 for _ in lags), length=intervals)
-    # The solution is continuous, so a time that rounding puts on the wrong side of a knot does no
-    # harm; nor does the knot at the very end, which belongs to the last interval.
-    number = jnp.clip(jnp.floor(ts / tau), 0, intervals - 1).astype(int)
     history = [knots[jnp.maximum(number - j, 0)] for j in lags]
-    ys = jax.vmap(lambda s, h: system.flow(s)(*h))(ts - number * tau, history)
+    ys = eqx.filter_vmap(lambda flow, history: flow(*history))(flows, history)
     end = intervals * tau * (1 + 8 * jnp.finfo(ts.dtype).eps)
     inside = ((ts >= 0) & (ts <= end)).reshape(-1, *[1] * y0.ndim)
     return jnp.where(inside, ys, jnp.nan)
+
+
+def _at(flows: eqx.Partial, index: int | slice) -> eqx.Partial:
+    return jax.tree.map(lambda x: x[index] if eqx.is_array(x) else x, flows)
 
 
 class Population(HeldSystem):
@@ -168,8 +177,12 @@ class Population(HeldSystem):
         (held,) = history
         return self.a * y * (1 - held)
 
-    def flow(self, s: RealScalar) -> Callable[..., State]:
-        return lambda x: x * jnp.exp(self.a * (1 - x) * s)
+    def flow(self, s: RealScalar) -> eqx.Partial:
+        return eqx.Partial(_grown, self.a * s)
+
+
+def _grown(growth: Float[Array, ""], x: State) -> State:
+    return x * jnp.exp(growth * (1 - x))
 
 
 class LinearSystem(HeldSystem):
@@ -190,26 +203,28 @@ class LinearSystem(HeldSystem):
 
     def __call__(self, t: RealScalar, y: State, args: PyTree, *, history: History) -> State:
         A, Bs = self.matrices()
-        return _dot(A, y) + _forcing(Bs, history)
+        return _dot(A, y) + _applied(Bs, *history)
 
-    def flow(self, s: RealScalar) -> Callable[..., State]:
+    def weights(self, s: RealScalar) -> Float[Array, "lags n n"]:
+        """The matrices $W_j$ of $x(k\\tau + s) = \\sum_j W_j(s)\\,x(k\\tau - j\\tau)$."""
         A, Bs = self.matrices()
         phi, gamma = _transition(A, s)
-        return lambda *history: _dot(phi, history[0]) + _dot(gamma, _forcing(Bs, history))
+        return _dot(gamma, Bs).at[0].add(phi)
+
+    def flow(self, s: RealScalar) -> eqx.Partial:
+        return eqx.Partial(_applied, self.weights(s))
 
     @property
     def knot_matrix(self) -> Float[Array, "knots knots"]:
         """The knot map as a matrix on $(z_k, z_{k-1}, \\dots)$, one below the other. The solution
         dies out from every start exactly if all its eigenvalues lie inside the unit circle."""
-        A, Bs = self.matrices()
-        lags, n, _ = Bs.shape
-        phi, gamma = _transition(A, self.tau)
-        newest = jnp.concatenate(_dot(gamma, Bs), axis=1).at[:, :n].add(phi)
-        return jnp.concatenate([newest, jnp.eye((lags - 1) * n, lags * n, dtype=newest.dtype)])
+        newest = jnp.concatenate(self.weights(self.tau), axis=1)
+        n, width = newest.shape
+        return jnp.concatenate([newest, jnp.eye(width - n, width, dtype=newest.dtype)])
 
 
-def _forcing(Bs: Float[Array, "lags n n"], history: History) -> State:
-    return reduce(jnp.add, [_dot(B, held) for B, held in zip(Bs, history, strict=True)])
+def _applied(matrices: Float[Array, "lags n n"], *history: State) -> State:
+    return reduce(jnp.add, [_dot(M, z) for M, z in zip(matrices, history, strict=True)])
 
 
 def _transition(
@@ -228,9 +243,9 @@ class Linear(LinearSystem):
     $x' = A x + \\sum_j B_j\\,x(\\lfloor (t - j\\tau)/\\tau \\rfloor \\tau)$.
 
     The knots follow $x_{k+1} = \\Phi x_k + \\Gamma \\sum_j B_j x_{k-j}$ with
-    $\\Phi = e^{A\\tau}$ and $\\Gamma = \\int_0^\\tau e^{As} ds$; a singular A is fine. Use it to test
-    solvers and gradients with any number of states and lags, and `knot_matrix` for stability. By
-    default a rotation with two held arguments, which damp it.
+    $\\Phi = e^{A\\tau}$ and $\\Gamma = \\int_0^\\tau e^{As} ds$; a singular A is fine. Use it to
+    test solvers and gradients with any number of states and lags, and `knot_matrix` for stability.
+    By default a rotation with two held arguments, which damp it.
 
     K. L. Cooke, J. Wiener, *Retarded differential equations with piecewise constant delays*, J.
     Math. Anal. Appl. 99 (1984), and their survey of 1991 (see `Population`).
@@ -315,8 +330,8 @@ class HeldOscillator(LinearSystem):
     t/\\tau \\rfloor \\tau)$; the state is $(x, x')$.
 
     Held feedback acts late, by half of `tau` on average, and so takes damping away: with small
-    `tau` the oscillation grows where $k\\tau$ is above about $4\\zeta\\omega$. The smallest model of
-    how sampling makes a loop unstable.
+    `tau` the oscillation grows where $k\\tau$ is above about $4\\zeta\\omega$. The smallest model
+    of how sampling makes a loop unstable.
 
     J. Wiener, *Generalized Solutions of Functional Differential Equations*, World Scientific
     (1993); K. J. Åström, B. Wittenmark (see `DigitalControl`).

@@ -1,0 +1,466 @@
+"""Gradients three ways, against finite differences and against Theorem 2 written out by hand."""
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.integrate import solve_ivp
+
+import lagrax
+from lagrax import Adjoint, Checkpointed, Direct, Hold, Lag, holds
+
+TIGHT = diffrax.PIDController(rtol=1e-10, atol=1e-12)
+WAYS = {"direct": Direct(), "checkpointed": Checkpointed(), "adjoint": Adjoint()}
+PATHS = {"adaptive": {"stepsize_controller": TIGHT}, "fixed": {"steps": 12}}
+A = jnp.asarray(np.random.default_rng(0).normal(size=(2, 6)) * 0.6)
+
+
+def field(t, y, weights, *, history):
+    return jnp.tanh(weights @ jnp.concatenate([y, *history])) * jnp.cos(0.3 * t) - 0.1 * y
+
+
+def many_times(gradient, options, **solve_options):
+    """A loss at many times, on and off knots, as a function of everything that may be trained."""
+
+    def loss(p):
+        delays = [Hold(p.get("tau", 0.8), lag=j) for j in (0, 1)]
+        sol = lagrax.solve(
+            field,
+            0.0,
+            p.get("t1", 2.9),
+            p["y0"],
+            p["weights"],
+            delays=delays,
+            gradient=gradient,
+            saveat=diffrax.SaveAt(ts=np.array([0.0, 0.35, 0.8, 1.1, 1.15, 2.33]), t1=True),
+            **options,
+            **solve_options,
+        )
+        return jnp.sum(jnp.sin(sol.ys * jnp.arange(1.0, 8.0)[:, None]))
+
+    return loss
+
+
+def finite_differences(loss, p, eps=1e-5):
+    flat, unravel = jax.flatten_util.ravel_pytree(p)
+    loss = jax.jit(loss)
+    rows = []
+    for i in range(flat.shape[0]):
+        up, down = (loss(unravel(flat.at[i].add(s * eps))) for s in (1, -1))
+        rows.append((up - down) / (2 * eps))
+    return jnp.stack(rows)
+
+
+def ravel(tree):
+    return jax.flatten_util.ravel_pytree(tree)[0]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_three_ways_agree_with_each_other_and_with_finite_differences(path, x64):
+    p = {"weights": A.astype(float), "y0": jnp.array([0.3, -0.2])}
+    grads = {w: jax.grad(many_times(g, PATHS[path]))(p) for w, g in WAYS.items()}
+    direct = ravel(grads["direct"])
+    np.testing.assert_allclose(ravel(grads["checkpointed"]), direct, rtol=1e-12, atol=1e-13)
+    # With twelve steps of order five the equation's gradient differs from the program's.
+    loose = 1e-7 if path == "adaptive" else 1e-5
+    np.testing.assert_allclose(ravel(grads["adjoint"]), direct, rtol=loose, atol=loose)
+    measured = finite_differences(many_times(Direct(), PATHS["fixed"]), p)
+    np.testing.assert_allclose(direct, measured, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("way", WAYS)
+def test_gradient_of_the_period_and_of_the_final_time(way, path, x64):
+    p = {"weights": A.astype(float), "y0": jnp.array([0.3, -0.2]), "tau": 0.83, "t1": 2.9}
+    p = jax.tree.map(jnp.asarray, p)
+    loss = many_times(WAYS[way], PATHS[path], intervals=4)
+    got = jax.grad(loss)(p)
+    measured = finite_differences(many_times(Checkpointed(), PATHS[path], intervals=4), p)
+    np.testing.assert_allclose(ravel(got), measured, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_lag_gradients_of_field_past_and_delay(path, x64):
+    def loss(p, gradient):
+        past = lambda t: p["mean"] + 0.3 * jnp.sin(p["pulse"] * t)
+        hutchinson = lambda t, x, a, *, history: a * x * (1 - history[0])
+        sol = lagrax.solve(
+            hutchinson,
+            0.0,
+            2.2,
+            past,
+            p["a"],
+            delays=[Lag(p["tau"])],
+            intervals=4,
+            gradient=gradient,
+            saveat=diffrax.SaveAt(ts=np.array([0.5, 1.3, 2.2])),
+            max_steps=256,
+            **PATHS[path],
+        )
+        return jnp.sum(sol.ys * jnp.array([1.0, -2.0, 0.5]))
+
+    p = {"a": 1.6, "mean": 0.7, "pulse": 2.0, "tau": 0.9}
+    p = jax.tree.map(jnp.asarray, p)
+    direct, checkpointed = (jax.grad(loss)(p, g) for g in (Direct(), Checkpointed()))
+    np.testing.assert_allclose(ravel(checkpointed), ravel(direct), rtol=1e-11)
+    measured = finite_differences(lambda p: loss(p, Checkpointed()), p)
+    np.testing.assert_allclose(ravel(direct), measured, rtol=2e-5, atol=1e-6)
+
+
+def test_hold_and_lag_together(x64):
+    def loss(a, gradient):
+        sol = lagrax.solve(
+            lambda t, y, a, *, history: a * history[0] - y * history[1],
+            0.0,
+            2.0,
+            lambda t: jnp.cos(a * t),
+            a,
+            delays=[Hold(0.5), Lag(0.7)],
+            steps=8,
+            gradient=gradient,
+        )
+        return sol.ys[-1]
+
+    a, eps = jnp.asarray(0.9), 1e-5
+    measured = (loss(a + eps, Direct()) - loss(a - eps, Direct())) / (2 * eps)
+    for gradient in (Direct(), Checkpointed()):
+        np.testing.assert_allclose(jax.grad(loss)(a, gradient), measured, rtol=1e-7)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("way", WAYS)
+def test_gradient_of_the_past_that_is_held(way, path, x64):
+    def loss(c, gradient):
+        sol = lagrax.solve(
+            lambda t, y, args, *, history: c * y * history[0] - history[1],
+            0.3,
+            2.0,
+            lambda t: jnp.cos(c * t),
+            delays=holds(0.5, 2),
+            gradient=gradient,
+            **PATHS[path],
+        )
+        return sol.ys[-1]
+
+    c, eps = jnp.asarray(0.9), 1e-5
+    measured = (loss(c + eps, Direct()) - loss(c - eps, Direct())) / (2 * eps)
+    np.testing.assert_allclose(jax.grad(loss)(c, WAYS[way]), measured, rtol=1e-5)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_unshared_fields_that_close_over_their_parameters(way, x64):
+    def loss(params, gradient):
+        fields = [
+            lambda t, y, args, *, history, w=w: jnp.tanh(w @ jnp.concatenate([y, history[0]]))
+            for w in params
+        ]
+        sol = lagrax.solve(
+            fields,
+            0.0,
+            1.5,
+            jnp.array([0.3, -0.4]),
+            delays=[Hold(0.5)],
+            gradient=gradient,
+            steps=10,
+        )
+        return jnp.sum(sol.ys**2)
+
+    params = [A[:, :4] + i for i in range(3)]
+    params = jax.tree.map(lambda x: x.astype(float), params)
+    measured = finite_differences(lambda p: loss(p, Direct()), params)
+    np.testing.assert_allclose(
+        ravel(jax.grad(loss)(params, WAYS[way])), measured, rtol=1e-5, atol=1e-8
+    )
+
+
+def _theorem_2(weights, z0, tau, n, m, observed):
+    """Eqs. 14 and 15 for z' = f(z, z_k, ..., z_{k-m+1}, theta_k), integrated with scipy from the
+    text: adjoint between knots, quadratures for theta_k and for every held state, jumps at knots
+    and at observation times. Loss: sum over the observed times of c . z(t)."""
+
+    def f(z, held, w):
+        return np.tanh(w @ np.concatenate([z, *held])) - 0.2 * z
+
+    def jacobians(z, held, w):
+        x = np.concatenate([z, *held])
+        s = 1 - np.tanh(w @ x) ** 2
+        whole = s[:, None] * w
+        size = len(z)
+        parts = [whole[:, i * size : (i + 1) * size] for i in range(1 + len(held))]
+        parts[0] = parts[0] - 0.2 * np.eye(size)
+        return parts, s, x
+
+    size = len(z0)
+    knots, forward = [z0], []
+    options = dict(method="DOP853", rtol=1e-12, atol=1e-13, dense_output=True)
+    for k in range(n):
+        held = [knots[max(k - j, 0)] for j in range(m)]
+        piece = solve_ivp(
+            lambda t, z, h=held, k=k: f(z, h, weights[k]),
+            (k * tau, k * tau + tau),
+            knots[k],
+            **options,
+        )
+        forward.append(piece)
+        knots.append(piece.y[:, -1])
+
+    a = np.zeros(size)
+    jumps = [np.zeros(size) for _ in range(n + 1)]
+    d_theta = [np.zeros_like(w) for w in weights]
+    for k in reversed(range(n)):
+        a = a + jumps[k + 1]
+        held = [knots[max(k - j, 0)] for j in range(m)]
+        stops = sorted((t for t in observed if k * tau < t <= k * tau + tau), reverse=True)
+        t = k * tau + tau
+        for stop in [*stops, None]:
+            target = k * tau if stop is None else stop
+
+            def rhs(t, state, k=k, held=held):
+                a = state[:size]
+                parts, s, x = jacobians(forward[k].sol(t), held, weights[k])
+                return np.concatenate(
+                    [-a @ parts[0], *[-a @ part for part in parts[1:]], -np.outer(a * s, x).ravel()]
+                )
+
+            start = np.concatenate([a, np.zeros(m * size + weights[k].size)])
+            if t > target:
+                end = solve_ivp(rhs, (t, target), start, **options).y[:, -1]
+                a = end[:size]
+                for j in range(m):
+                    jumps[max(k - j, 0)] += end[size * (1 + j) : size * (2 + j)]
+                d_theta[k] += end[size * (1 + m) :].reshape(weights[k].shape)
+                t = target
+            if stop is not None:
+                a = a + observed[stop]
+    a = a + jumps[0] + observed.get(0.0, 0)
+    return a, d_theta
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("observed", ["final", "many"])
+def test_adjoint_is_theorem_2(observed, shared, x64):
+    rng = np.random.default_rng(3)
+    tau, n, m, size = 0.7, 3, 2, 2
+    weights = [rng.normal(size=(size, size * (1 + m))) * 0.5 for _ in range(n)]
+    weights = [weights[0]] * n if shared else weights
+    z0 = rng.normal(size=size)
+    times = [n * tau] if observed == "final" else [0.0, 0.3, 0.7, 1.0, 1.25, n * tau]
+    costs = {t: rng.normal(size=size) for t in times}
+
+    def loss(params, z0):
+        fields = [
+            lambda t, z, args, *, history, w=w: (
+                jnp.tanh(w @ jnp.concatenate([z, *history])) - 0.2 * z
+            )
+            for w in params
+        ]
+        sol = lagrax.solve(
+            fields[0] if shared else fields,
+            0.0,
+            n * tau,
+            z0,
+            delays=holds(tau, m),
+            gradient=Adjoint(),
+            stepsize_controller=TIGHT,
+            saveat=diffrax.SaveAt(ts=np.array(times)),
+        )
+        return sum(jnp.dot(jnp.asarray(costs[t]), y) for t, y in zip(times, sol.ys, strict=True))
+
+    params = [jnp.asarray(w) for w in (weights[:1] if shared else weights)]
+    d_params, d_z0 = jax.grad(loss, argnums=(0, 1))(params, jnp.asarray(z0))
+    a, d_theta = _theorem_2(weights, z0, tau, n, m, costs)
+    np.testing.assert_allclose(d_z0, a, rtol=1e-7)
+    if shared:
+        d_theta = [sum(d_theta)]
+    for got, expected in zip(d_params, d_theta, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-9)
+
+
+def test_adjoint_converges_as_the_tolerance_tightens(x64):
+    def loss(a, gradient, **options):
+        sol = lagrax.solve(
+            lambda t, x, a, *, history: a * x * (1 - history[0]) * jnp.cos(5 * t),
+            0.0, 3.0, 0.5, a, delays=[Hold(1.5)], gradient=gradient, **options,
+        )  # fmt: skip
+        return sol.ys[-1]
+
+    exact = jax.grad(loss)(2.0, Direct(), solver=diffrax.Dopri8(), steps=100)
+    errors = []
+    for rtol in (1e-3, 1e-5, 1e-7):
+        control = diffrax.PIDController(rtol=rtol, atol=rtol)
+        errors.append(abs(jax.grad(loss)(2.0, Adjoint(), stepsize_controller=control) - exact))
+    assert errors[0] > 10 * errors[1] > 100 * errors[2] > 0
+    assert errors[2] < 1e-5
+
+
+def test_adjoint_with_a_solver_and_control_of_its_own(x64):
+    p = {"weights": A.astype(float), "y0": jnp.array([0.3, -0.2])}
+    own = Adjoint(diffrax.Dopri8(), diffrax.PIDController(rtol=1e-9, atol=1e-11))
+    exact = ravel(jax.grad(many_times(Checkpointed(), PATHS["adaptive"]))(p))
+    np.testing.assert_allclose(
+        ravel(jax.grad(many_times(own, PATHS["adaptive"]))(p)), exact, rtol=1e-6, atol=1e-7
+    )
+    # Forward in equal steps, backward adaptive.
+    np.testing.assert_allclose(
+        ravel(jax.grad(many_times(own, PATHS["fixed"]))(p)), exact, rtol=1e-5, atol=1e-6
+    )
+
+
+def test_a_backward_pass_that_does_not_arrive_is_not_a_gradient(x64):
+    def loss(a):
+        sol = lagrax.solve(
+            lambda t, y, a, *, history: -a * y + history[0],
+            0.0,
+            1.0,
+            1.0,
+            a,
+            delays=[Hold(1.0)],
+            gradient=Adjoint(stepsize_controller=diffrax.PIDController(rtol=1e-13, atol=1e-13)),
+            max_steps=20,
+        )
+        return sol.ys[-1]
+
+    assert np.isfinite(loss(1.0))
+    assert np.isnan(jax.grad(loss)(1.0))
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_forward_mode_with_direct(path, x64):
+    p = {"weights": A.astype(float), "y0": jnp.array([0.3, -0.2])}
+    loss = many_times(Direct(), PATHS[path])
+    _, slope = jax.jvp(loss, (p,), (jax.tree.map(jnp.ones_like, p),))
+    np.testing.assert_allclose(slope, jnp.sum(ravel(jax.grad(loss)(p))), rtol=1e-10)
+
+
+def test_second_derivatives(x64):
+    def final(a, gradient):
+        return lagrax.solve(
+            lambda t, x, a, *, history: a * x * (1 - history[0]),
+            0.0, 2.0, 0.5, a, delays=[Hold(1.0)], steps=12, gradient=gradient,
+        ).ys[-1]  # fmt: skip
+
+    f = lambda x, a: x * jnp.exp(a * (1 - x))
+    expected = jax.hessian(lambda a: f(f(0.5, a), a))(1.3)
+    for gradient in (Direct(), Checkpointed()):
+        second = jax.grad(jax.grad(final))(1.3, gradient)
+        np.testing.assert_allclose(second, expected, rtol=1e-5)
+
+
+def test_gradients_are_those_of_the_closed_form(x64):
+    """d/da of the population map, three times over."""
+
+    def final(a, gradient):
+        return lagrax.solve(
+            lambda t, x, a, *, history: a * x * (1 - history[0]),
+            0.0, 3.0, 0.5, a, delays=[Hold(1.0)], stepsize_controller=TIGHT, gradient=gradient,
+        ).ys[-1]  # fmt: skip
+
+    f = lambda x, a: x * jnp.exp(a * (1 - x))
+    expected = jax.grad(lambda a: f(f(f(0.5, a), a), a))(3.2)
+    for gradient in WAYS.values():
+        np.testing.assert_allclose(jax.grad(final)(3.2, gradient), expected, rtol=1e-6)
+
+
+def test_complex_gradients_agree(x64):
+    def loss(w, gradient):
+        sol = lagrax.solve(
+            lambda t, z, w, *, history: 1j * w * z + 0.3 * history[0],
+            0.0, 2.0, 1.0 + 0.5j, w, delays=[Hold(1.0)], stepsize_controller=TIGHT, gradient=gradient,
+        )  # fmt: skip
+        return jnp.abs(sol.ys[-1]) ** 2
+
+    eps = 1e-6
+    measured = (loss(2.0 + eps, Direct()) - loss(2.0 - eps, Direct())) / (2 * eps)
+    for gradient in WAYS.values():
+        np.testing.assert_allclose(jax.grad(loss)(2.0, gradient), measured, rtol=1e-7)
+
+
+def test_implicit_solver_gradients(x64):
+    def loss(a, gradient):
+        sol = lagrax.solve(
+            lambda t, y, a, *, history: -a * (y**3 - history[0]),
+            0.0, 1.0, 1.5, a, delays=[Hold(0.5)], solver=diffrax.Kvaerno5(), gradient=gradient,
+            stepsize_controller=diffrax.PIDController(rtol=1e-8, atol=1e-10), max_steps=512,
+        )  # fmt: skip
+        return sol.ys[-1]
+
+    eps = 1e-4
+    measured = (loss(3.0 + eps, Checkpointed()) - loss(3.0 - eps, Checkpointed())) / (2 * eps)
+    for gradient in (Checkpointed(), Adjoint()):
+        np.testing.assert_allclose(jax.grad(loss)(3.0, gradient), measured, rtol=1e-4)
+
+
+class Learned(eqx.Module):
+    first: eqx.nn.Linear
+    second: eqx.nn.Linear
+
+    def hold(self, history):
+        return self.first.weight[:, 1:] @ jnp.stack(history) + self.first.bias
+
+    def __call__(self, t, y, args, *, history):
+        return self.second(jnp.tanh(self.first.weight[:, 0] * y + history))[0]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_module_with_hold_is_differentiated_with_respect_to_its_leaves(path, x64):
+    keys = jax.random.split(jax.random.key(0), 2)
+    model = Learned(eqx.nn.Linear(3, 5, key=keys[0]), eqx.nn.Linear(5, 1, key=keys[1]))
+    model = jax.tree.map(lambda x: x.astype(float) if eqx.is_inexact_array(x) else x, model)
+
+    def loss(model, gradient):
+        sol = lagrax.solve(
+            model, 0.0, 1.7, 0.4, delays=holds(0.5, 2), gradient=gradient, **PATHS[path]
+        )
+        return sol.ys[-1] ** 2
+
+    grads = {w: ravel(eqx.filter_grad(loss)(model, g)) for w, g in WAYS.items()}
+    measured = finite_differences(
+        lambda p: loss(
+            eqx.combine(p, eqx.filter(model, eqx.is_inexact_array, inverse=True)), Direct()
+        ),
+        eqx.filter(model, eqx.is_inexact_array),
+    )
+    for way, got in grads.items():
+        np.testing.assert_allclose(got, measured, rtol=1e-4, atol=1e-8, err_msg=way)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_vmapped_gradients_equal_a_loop(way, x64):
+    def loss(y0, a):
+        sol = lagrax.solve(
+            lambda t, x, a, *, history: a * x * (1 - history[0]),
+            0.0, 2.0, y0, a, delays=[Hold(1.0)], gradient=WAYS[way],
+            saveat=diffrax.SaveAt(ts=np.array([0.5, 1.5, 2.0])),
+        )  # fmt: skip
+        return jnp.sum(sol.ys)
+
+    y0s, rates = jnp.array([0.3, 0.8, 1.5]), jnp.array([1.0, 2.0, 2.5])
+    batched = jax.vmap(jax.grad(loss, argnums=(0, 1)))(y0s, rates)
+    for i in range(3):
+        single = jax.grad(loss, argnums=(0, 1))(y0s[i], rates[i])
+        np.testing.assert_allclose(batched[0][i], single[0], rtol=1e-9)
+        np.testing.assert_allclose(batched[1][i], single[1], rtol=1e-9)
+
+
+def _peak(gradient, steps, width=64):
+    w = jnp.ones((width, 2 * width)) / width
+
+    def loss(w):
+        sol = lagrax.solve(
+            lambda t, y, w, *, history: jnp.tanh(w @ jnp.concatenate([y, history[0]])),
+            0.0, 10.0, jnp.ones(width), w, delays=[Hold(1.0)], gradient=gradient, steps=steps,
+            throw=False,
+        )  # fmt: skip
+        return jnp.sum(sol.ys)
+
+    analysis = jax.jit(jax.grad(loss)).lower(w).compile().memory_analysis()
+    return analysis.temp_size_in_bytes
+
+
+def test_memory_grows_as_promised():
+    """At 10 intervals: Direct with all steps, Checkpointed with one interval's, Adjoint hardly."""
+    growth = {way: _peak(g, 200) - _peak(g, 10) for way, g in WAYS.items()}
+    assert growth["direct"] > 6 * growth["checkpointed"]
+    assert growth["checkpointed"] > 10 * max(growth["adjoint"], 1)

@@ -1,0 +1,689 @@
+"""Fields and layers against formulas written out, and what the paper proves about them."""
+
+import json
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+from lagrax import Adjoint, Checkpointed, Direct, Hold, Lag, holds, solve
+from lagrax.nn import (
+    ANODE,
+    MLP,
+    NDDE,
+    NODE,
+    NPCDDE,
+    UNPCDDE,
+    Affine,
+    Augment,
+    Classifier,
+    Conv,
+    Flow,
+    Head,
+    paper_filters,
+    paper_model,
+    paper_models,
+    parameter_count,
+)
+
+KEY = jax.random.key(0)
+TABLE = json.loads((Path(__file__).parent / "paper_tables.json").read_text())[
+    "filters_and_parameters"
+]
+MIDPOINT = {"solver": diffrax.Midpoint(), "steps": 1}
+
+
+def normal(seed, *shape):
+    return jax.random.normal(jax.random.key(seed), shape)
+
+
+def close(a, b, tol=1e-5):
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=tol, atol=tol), a, b)
+
+
+def by_hand(field, *arguments):
+    """The network on its arguments side by side, each layer written out. Differentiable."""
+    x = jnp.concatenate(arguments, axis=-1)
+    for i, layer in enumerate(field.layers):
+        x = layer_by_hand(layer, field.design.activation(x) if i else x)
+    return x
+
+
+def layer_by_hand(layer, x):
+    weight, bias = layer.weight, 0 if layer.bias is None else layer.bias
+    if weight.ndim == 2:
+        return jnp.einsum("...i,io->...o", x, weight) + bias
+    height, width = x.shape[-3:-1]
+    x = jnp.pad(x, [(0, 0)] * (x.ndim - 3) + [(1, 1), (1, 1), (0, 0)])
+    shifted = lambda i, j: x[..., i : i + height, j : j + width, :]
+    return sum(shifted(i, j) @ weight[i, j] for i in range(3) for j in range(3)) + bias
+
+
+FIELDS = {
+    "mlp": (partial(MLP, 3, (5, 4)), (2, 3)),
+    "conv": (partial(Conv, 3, 5), (2, 4, 3, 3)),
+    "mlp without biases": (partial(MLP, 3, (5, 4), use_bias=False), (3,)),
+    "mlp, one layer, relu": (partial(MLP, 3, (7,), activation=jax.nn.relu), (2, 2, 3)),
+    "conv without batch": (partial(Conv, 3, 5), (4, 3, 3)),
+    "conv with two batch axes": (partial(Conv, 3, 5), (2, 2, 3, 3, 3)),
+}
+ARGUMENTS = [(2, True), (0, True), (1, True), (1, False), (2, False)]
+
+
+# --- fields ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "history", "uses_state"),
+    [(kind, *a) for kind in ("mlp", "conv") for a in ARGUMENTS]
+    + [(kind, *ARGUMENTS[0]) for kind in list(FIELDS)[2:]]
+    + [("mlp without biases", 0, True)],
+)
+def test_field_is_the_network_on_its_arguments_side_by_side(kind, history, uses_state):
+    make, shape = FIELDS[kind]
+    field = make(history=history, uses_state=uses_state, key=KEY)
+    y, *past = [normal(i, *shape) for i in range(4)]  # one entry more than any field looks at
+
+    def split(field, y, past):
+        out = field(0.3, y, None, history=field.hold(past))
+        return jnp.sin(out).sum(), out
+
+    def plain(field, y, past):
+        out = by_hand(field, *[y] * uses_state, *past[:history])
+        return jnp.sin(out).sum(), out
+
+    (got, out), (expected, expected_out) = [
+        jax.jit(jax.grad(f, (0, 1, 2), has_aux=True))(field, y, past) for f in (split, plain)
+    ]
+    close(out, expected_out)
+    close(got, expected, 2e-5)
+    assert all(jnp.any(g != 0) for g in jax.tree.leaves(got[0]))
+
+
+def test_between_knots_only_the_share_of_the_state_is_left_of_the_first_layer():
+    field = MLP(2, (64,), history=9, key=KEY)
+    y = normal(0, 2)
+    held = field.hold([y] * 9)
+    flops = lambda f, *x: jax.jit(f).lower(*x).compile().cost_analysis()["flops"]
+    once = flops(lambda past: field.hold(past), [y] * 9)
+    each = flops(lambda y, held: field(0.0, y, None, history=held), y, held)
+    assert each < once / 2
+    blind = MLP(2, (64,), history=1, uses_state=False, key=KEY)
+    assert jnp.all(jax.jacobian(lambda y: blind(0.0, y, None, history=held))(y) == 0)
+
+
+def test_paper_population_field_has_the_paper_shapes():
+    field = MLP(1, (10, 10), history=1, use_bias=False, key=KEY)
+    assert [layer.weight.shape for layer in field.layers] == [(2, 10), (10, 10), (10, 1)]
+    assert parameter_count(field) == 130
+    assert field.design.activation is jnp.tanh
+
+
+@pytest.mark.parametrize(
+    ("field", "fans"),
+    [
+        (MLP(7, (200, 300), history=2, key=KEY), [21, 200, 300]),
+        (MLP(7, (200, 300), history=2, uses_state=False, key=KEY), [14, 200, 300]),
+        (Conv(40, 50, history=1, key=KEY), [80, 450, 50]),
+    ],
+    ids=["mlp", "mlp without state", "conv"],
+)
+def test_parameters_start_as_in_pytorch(field, fans):
+    """Uniform in ±1/√fan_in, biases too."""
+    for layer, fan in zip(field.layers, fans, strict=True):
+        bound = fan**-0.5
+        for array in (layer.weight, layer.bias):
+            assert jnp.abs(array).max() <= bound
+            assert jnp.abs(array).max() > 0.8 * bound
+        weight = layer.weight.ravel()
+        # A uniform distribution has the standard deviation bound/√3.
+        assert abs(weight.std() * 3**0.5 / bound - 1) < 0.05
+        assert abs(weight.mean()) < 0.1 * bound
+    head = Head((4, 4, 10), 30, key=KEY).affine
+    assert 0.8 * 160**-0.5 < jnp.abs(head.weight).max() <= 160**-0.5
+    assert 0.8 * 160**-0.5 < jnp.abs(head.bias).max() <= 160**-0.5
+
+
+@pytest.mark.parametrize("make", [partial(MLP, 2, (3, 3)), partial(Conv, 2, 3)])
+def test_key_decides_the_parameters(make):
+    same = eqx.tree_equal(make(key=KEY), make(key=KEY))
+    assert same
+    other = jax.tree.leaves(make(key=jax.random.key(1)))
+    for a, b in zip(jax.tree.leaves(make(key=KEY)), other, strict=True):
+        assert jnp.all(a != b)
+    weights = [np.ravel(x)[:3].tolist() for x in jax.tree.leaves(make(key=KEY))]
+    assert len({w[0] for w in weights}) == len(weights)  # no two arrays from one key
+
+
+@pytest.mark.parametrize("pad_to", [4, 16])
+@pytest.mark.parametrize("make", [partial(MLP, 3, (5, 6)), partial(Conv, 3, 5)])
+@pytest.mark.parametrize(("history", "uses_state"), [(0, True), (2, True), (2, False)])
+def test_padding_changes_neither_parameters_nor_function(make, pad_to, history, uses_state):
+    plain, padded = [
+        make(history=history, uses_state=uses_state, pad_to=p, key=KEY) for p in (1, pad_to)
+    ]
+    assert eqx.tree_equal(plain.layers, padded.layers)
+    y, *past = [normal(i, 3, 3, 3) for i in range(history + 1)]
+    held = padded.hold(past)
+    assert held.shape[-1] == -(-5 // pad_to) * pad_to
+
+    def value(field, y, past):
+        return jnp.sin(field(0.0, y, None, history=field.hold(past))).sum()
+
+    close(padded(0.0, y, None, history=held), plain(0.0, y, None, history=plain.hold(past)), 2e-6)
+    grads = [jax.jit(jax.grad(value, (0, 1, 2)))(f, y, past) for f in (plain, padded)]
+    close(*[jax.tree.leaves(g) for g in grads], 1e-5)
+
+
+def test_padding_is_without_effect_where_activation_of_zero_is_not_zero():
+    plain, padded = [MLP(2, (3, 3), activation=jax.nn.softplus, pad_to=p, key=KEY) for p in (1, 8)]
+    y = normal(0, 4, 2)
+    close(*[f(0.0, y, None, history=f.hold(())) for f in (plain, padded)], 1e-6)
+
+
+@pytest.mark.parametrize("make", [partial(MLP, 3, (20, 20)), partial(Conv, 3, 20)])
+def test_bfloat16_inside_the_field_alone(make):
+    full, half = [make(history=1, compute_dtype=d, key=KEY) for d in (None, jnp.bfloat16)]
+    assert eqx.tree_equal(full.layers, half.layers)
+    y, past = normal(0, 4, 4, 3), [normal(1, 4, 4, 3)]
+
+    def value(field, y, past):
+        return (field(0.0, y, None, history=field.hold(past)) ** 2).sum()
+
+    a, b = [f(0.0, y, None, history=f.hold(past)) for f in (full, half)]
+    assert b.dtype == jnp.float32
+    assert half.hold(past).dtype == jnp.float32
+    assert 1e-5 < jnp.abs(a - b).max() < 0.02  # near, and not by computing in float32 after all
+    grad = jax.jit(jax.grad(value, (0, 1, 2)))
+    ga, gb = [jax.tree.leaves(grad(f, y, past)) for f in (full, half)]
+    for x, z in zip(ga, gb, strict=True):
+        assert z.dtype == jnp.float32
+        assert jnp.linalg.norm(x - z) < 0.03 * jnp.linalg.norm(x)
+
+
+def test_bfloat16_products_are_summed_in_float32():
+    layer = Affine(1000, 1, use_bias=False, key=KEY)
+    layer = eqx.tree_at(lambda a: a.weight, layer, jnp.ones((1000, 1)))
+    assert layer(jnp.ones(1000), jnp.bfloat16) == 1000  # bfloat16 itself cannot count beyond 256
+    field = Conv(1, 8, compute_dtype=jnp.bfloat16, key=KEY)
+    jaxpr = jax.make_jaxpr(lambda y: field(0.0, y, None, history=None))(jnp.ones((4, 4, 1)))
+    (conv,) = [e for e in jaxpr.eqns if e.primitive.name == "conv_general_dilated"]
+    assert [v.aval.dtype for v in conv.invars] == [jnp.bfloat16, jnp.bfloat16]
+    assert conv.outvars[0].aval.dtype == jnp.float32
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("make", [partial(MLP, 3, (5, 6)), partial(Conv, 3, 5)])
+def test_float64(make):
+    field = make(history=1, key=KEY)
+    assert all(p.dtype == jnp.float64 for p in jax.tree.leaves(field))
+    x = normal(0, 3, 3, 3)
+    layer = NPCDDE(field, 2, lags=1, steps=2)
+    assert layer(x).dtype == jnp.float64
+    y = field(0.0, x, None, history=field.hold([x]))
+    np.testing.assert_allclose(y, by_hand(field, x, x), rtol=1e-13, atol=1e-13)
+    check_grads(lambda layer, x: layer(x), (layer, x), order=1, modes=["rev"])
+    # The state's type decides, not the parameters'.
+    assert layer(x.astype(jnp.float32)).dtype == jnp.float32
+    np.testing.assert_allclose(layer(x.astype(jnp.float32)), layer(x), rtol=1e-5, atol=1e-5)
+
+
+# --- layers ---------------------------------------------------------------------------------------
+
+
+def population(t, x, a, *, history):
+    return a * x * (1 - history[0])
+
+
+def exact_population(ts, x, a, start):
+    """On [k, k+1] the solution is x_k exp(a(1 - x_k)(t - k))."""
+    out = []
+    for k in range(start, int(ts[-1]) + 1):
+        inside = ts[(ts >= k) & (ts < k + 1)]
+        out += [x * np.exp(a * (1 - x) * (t - k)) for t in inside]
+        x = x * np.exp(a * (1 - x))
+    return np.stack(out)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(("t0", "t1"), [(0, 3), (3, 13)])
+def test_time_series_on_any_span(t0, t1):
+    """The population experiment: tau = 1, training on [0, 3], forecasts on [3, 13]."""
+    ts = np.linspace(t0, t1, 10 * (t1 - t0) + 1)
+    x = np.array([[0.3], [0.5], [1.4]])
+    layer = NPCDDE(population, 1, stepsize_controller=diffrax.PIDController(rtol=1e-9, atol=1e-9))
+    sol = layer.solve(x, t0=t0, t1=t1, args=2.0, saveat=diffrax.SaveAt(ts=ts))
+    assert sol.ys.shape == (len(ts), 3, 1)
+    np.testing.assert_allclose(sol.ys, exact_population(ts, x, 2.0, t0), rtol=1e-6)
+    assert sol.stats["num_intervals"] == t1 - t0
+
+
+LAYERS = {
+    "NODE": (lambda make, **o: NODE(make(0), **o), 1),
+    "ANODE": (lambda make, **o: ANODE(make(0), 1, **o), 1),
+    "NDDE": (lambda make, **o: NDDE(make(1), 0.5, **o), 2),
+    "NPCDDE": (lambda make, **o: NPCDDE(make(3), 3, **o), 3),
+    "UNPCDDE": (lambda make, **o: UNPCDDE([make(k + 1) for k in range(3)], **o), 3),
+    "simple": (lambda make, **o: NPCDDE(make(1, uses_state=False), 3, lags=1, **o), 3),
+    "special": (lambda make, **o: NPCDDE(make(2, uses_state=False), 2, **o), 2),
+}
+every_layer = pytest.mark.parametrize(("make", "intervals"), LAYERS.values(), ids=LAYERS)
+
+
+def layer_of(make, channels=2, **options):
+    keys = iter(jax.random.split(KEY, 9))
+    field = lambda history, **o: MLP(channels, (8,), history=history, key=next(keys), **o)
+    return make(field, **options)
+
+
+def unsplit(field):
+    """The field as a plain function of its whole history."""
+
+    def f(t, y, args, *, history):
+        used = history[: field.design.history]
+        return by_hand(field, *([y] if field.design.uses_state else []), *used)
+
+    return f
+
+
+DELAYS = {
+    "NODE": [],
+    "ANODE": [],
+    "NDDE": [Lag(0.5)],
+    "NPCDDE": holds(1 / 3, 3),
+    "UNPCDDE": holds(1 / 3, 3),
+    "simple": [Hold(1 / 3)],
+    "special": [Hold(0.5), Hold(0.5, lag=1)],
+}
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_layer_is_solve_with_its_delays(kind):
+    """Values and gradients, against plain fields that concatenate at every evaluation."""
+    make, intervals = LAYERS[kind]
+    channels = 3 if kind == "ANODE" else 2
+    layer = layer_of(make, channels, solver=diffrax.Heun(), steps=2)
+    x = normal(0, 4, 2)
+    y0 = jnp.concatenate([x, jnp.zeros((4, 1))], axis=-1) if kind == "ANODE" else x
+
+    def plain(field, y0):
+        field = [unsplit(f) for f in field] if kind == "UNPCDDE" else unsplit(field)
+        sol = solve(field, 0.0, 1.0, y0, delays=DELAYS[kind], solver=diffrax.Heun(), steps=2)
+        return sol.ys[-1]
+
+    sol = layer.solve(x)
+    assert sol.stats["num_intervals"] == intervals
+    close(layer(x), plain(layer.flow.field, y0))
+    close(layer(x), sol.ys[-1], 0)
+    got = jax.grad(lambda layer: jnp.sin(layer(x)).sum())(layer)
+    expected = jax.grad(lambda field: jnp.sin(plain(field, y0)).sum())(layer.flow.field)
+    close(jax.tree.leaves(got), jax.tree.leaves(expected), 2e-5)
+    assert all(jnp.any(g != 0) for g in jax.tree.leaves(got))
+
+
+def test_unpcdde_written_out():
+    """Interval k has its own field of z(t), z_k, ..., z_0 (eq. 14); midpoint steps, convolutions."""
+    n = 3
+    fields = [Conv(2, 4, history=k + 1, key=jax.random.key(k)) for k in range(n)]
+    x = normal(0, 2, 4, 4, 2)
+    knots = [x]
+    for field in fields:
+        past, h = knots[::-1], 1 / n
+        half = knots[-1] + h / 2 * by_hand(field, knots[-1], *past)
+        knots.append(knots[-1] + h * by_hand(field, half, *past))
+    sol = UNPCDDE(fields, **MIDPOINT).solve(x)
+    close(sol.knots.ys, jnp.stack(knots))
+    close(sol.knots.ts, jnp.arange(n + 1) / n, 1e-6)
+
+
+@every_layer
+@pytest.mark.parametrize("gradient", [Direct(), Adjoint()])
+def test_gradients_agree(make, intervals, gradient):
+    x = normal(0, 3, 1)
+    make_loss = lambda g: jax.grad(lambda layer: (layer(x) ** 2).sum())(
+        layer_of(make, 2 if make is LAYERS["ANODE"][0] else 1, steps=4, gradient=g)
+    )
+    if isinstance(gradient, Adjoint) and make is LAYERS["NDDE"][0]:
+        with pytest.raises(ValueError, match="no equation for a Lag"):
+            make_loss(gradient)
+        return
+    got, expected = [jax.tree.leaves(make_loss(g)) for g in (gradient, Checkpointed())]
+    close(got, expected, 1e-5 if isinstance(gradient, Direct) else 1e-3)
+    assert all(jnp.any(g != 0) for g in got)
+
+
+@every_layer
+def test_batch_is_a_loop_over_its_members(make, intervals):
+    layer = layer_of(make, 3 if make is LAYERS["ANODE"][0] else 2, steps=2)
+    x = normal(0, 2, 3, 2)
+    together = layer(x)
+    close(together, jax.vmap(jax.vmap(layer))(x), 1e-6)
+    close(together[1, 2], layer(x[1, 2]), 1e-6)
+
+
+@every_layer
+def test_jit_takes_layers_as_they_are(make, intervals):
+    """All leaves are arrays, so no filter is needed, and equal layers share one compilation."""
+    channels = 3 if make is LAYERS["ANODE"][0] else 2
+    controller = diffrax.PIDController(rtol=1e-3, atol=1e-3)
+    layers = [layer_of(make, channels, stepsize_controller=controller) for _ in range(2)]
+    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(layers))
+    traced = []
+
+    @jax.jit
+    def run(layer, x):
+        traced.append(1)
+        return layer(x)
+
+    x = normal(0, 2)
+    for layer in layers:
+        close(run(layer, x), layer(x))
+    assert len(traced) == 1
+
+
+def test_solve_options_arrive():
+    field = MLP(1, (4,), key=KEY)
+    x = jnp.ones(1)
+    assert NODE(field, steps=7).solve(x).stats["num_steps"] == 7
+    assert NODE(field, steps=7, solver=diffrax.Midpoint()).solve(x).stats["num_evaluations"] == 14
+    loose, tight = [
+        NODE(field, stepsize_controller=diffrax.PIDController(rtol=r, atol=r)).solve(x)
+        for r in (1e-2, 1e-6)
+    ]
+    assert loose.stats["num_steps"] < tight.stats["num_steps"]
+    assert NODE(field, max_steps=17).solve(x).stats["max_steps"] == 17
+    close(NODE(field, T=2.0, steps=4).solve(x).t1, 2.0, 0)
+    explode = lambda t, y, args, *, history: y**2 * 1e30
+    assert not jnp.isfinite(NODE(explode, steps=3, throw=False)(x)).all()
+    with pytest.raises(RuntimeError, match="infinite or NaN"):
+        NODE(explode, steps=3)(x)
+    with pytest.raises(TypeError, match="step"):
+        NODE(field, step=3)
+
+
+def test_augment_puts_zeros_behind():
+    x = normal(0, 2, 3)
+    close(Augment(2)(x), np.pad(x, [(0, 0), (0, 2)]), 0)
+    assert Augment(0)(x) is x
+    field = MLP(4, (5,), key=KEY)
+    padded = jnp.pad(x, [(0, 0), (0, 1)])
+    close(ANODE(field, steps=2)(x), NODE(field, steps=2)(padded), 0)
+    held = MLP(4, (5,), history=2, key=KEY)
+    plain = NPCDDE(held, 2, steps=2)(padded)
+    close(NPCDDE(held, 2, steps=2, augment=1)(x), plain, 0)
+    close(eqx.nn.Sequential([Augment(1), NPCDDE(held, 2, steps=2)])(x), plain, 0)  # pyright: ignore
+
+
+def test_past_may_be_a_function():
+    """z' = z(t - 1) with z = e^{ct} before, c e^c = 1, goes on as e^{ct}; augmented, too."""
+    c = 0.5671432904097838
+    field = lambda t, y, args, *, history: history[0]
+    layer = NDDE(field, 1.0, augment=1, steps=20)
+    y = layer.solve(lambda t: jnp.exp(c * jnp.asarray([t])), t1=1.5).ys[-1]
+    close(y, jnp.asarray([np.exp(1.5 * c), 0.0]), 1e-5)
+
+
+@pytest.mark.usefixtures("x64")
+def test_tau_may_be_trained():
+    """z' = z_k over [0, 1] is (1 + tau)(1 + (1 - tau)) for 1/2 <= tau < 1."""
+    field = lambda t, y, args, *, history: history[0]
+    layer = Flow(field, [Hold(jnp.asarray(0.7))], intervals=2, steps=1)
+    x = jnp.asarray([3.0])
+    (leaf,) = jax.tree.leaves(layer)
+    assert leaf == 0.7
+    value, grad = jax.value_and_grad(lambda layer: layer(x)[0])(layer)
+    np.testing.assert_allclose(value, 3 * 1.7 * 1.3, rtol=1e-12)
+    np.testing.assert_allclose(jax.tree.leaves(grad)[0], 3 * (1.3 - 1.7), rtol=1e-9)
+
+
+def test_flow_mixes_delays():
+    field = lambda t, y, args, *, history: history[0] + 2 * history[1]
+    flow = Flow(field, [Hold(0.5), Lag(1.0)], steps=2)
+    x = jnp.ones(1)
+    # z_0 = 1 over [0, 1/2], then z_1 = 1 + 3/2; the lagged state is 1 throughout.
+    close(flow(x), jnp.asarray([2.5 + (2.5 + 2) / 2]), 1e-5)
+
+
+# --- what the paper proves ------------------------------------------------------------------------
+
+
+def with_parameters(field, layers):
+    return eqx.tree_at(lambda f: f.layers, field, layers)
+
+
+def on_the_last(g, entries):
+    """The field `g` on the last of `entries` history entries: zeros connect it to the others."""
+    field = MLP(2, (8,), history=entries, uses_state=False, key=KEY)
+    zeros = jnp.zeros((2 * (entries - 1), 8))
+    weight = jnp.concatenate([zeros, g.layers[0].weight])
+    first = eqx.tree_at(lambda a: a.weight, g.layers[0], weight)
+    return with_parameters(field, [first, *g.layers[1:]])
+
+
+@pytest.mark.parametrize("residual", ["mlp", "conv"])
+def test_resnet_is_a_unpcdde(residual):
+    """Eqs. 1, 17, 18: z_{k+1} = z_k + f(z_k, theta_k), with one evaluation an interval."""
+    n = 4
+    keys = jax.random.split(KEY, n)
+    make = partial(MLP, 3, (6,)) if residual == "mlp" else partial(Conv, 3, 6)
+    fields = [make(history=1, uses_state=False, key=k) for k in keys]
+    x = normal(0, 2, 4, 4, 3)
+    layer = UNPCDDE(fields, T=float(n))
+
+    def resnet(fields, x):
+        for field in fields:
+            x = x + by_hand(field, x)
+        return x
+
+    sol = layer.solve(x)
+    close(sol.ys[-1], resnet(fields, x))
+    assert sol.stats["num_evaluations"] == n
+    assert sol.stats["num_steps"] == n
+    got = jax.grad(lambda layer: jnp.sin(layer(x)).sum())(layer)
+    expected = jax.grad(lambda fields: jnp.sin(resnet(fields, x)).sum())(fields)
+    close(jax.tree.leaves(got), jax.tree.leaves(expected), 1e-4)
+
+
+def test_node_is_a_unpcdde():
+    """Fields that ignore the history, with shared parameters."""
+    field = MLP(2, (8,), key=KEY)
+    x = normal(0, 5, 2)
+    node = NODE(field, steps=8).solve(x, saveat=diffrax.SaveAt(ts=np.array([0.25, 0.5, 0.75, 1])))
+    unpcdde = UNPCDDE([field] * 4, steps=2).solve(x)
+    close(unpcdde.knots.ys[1:], node.ys, 1e-6)
+    assert jnp.abs(node.ys[-1] - x).max() > 0.05
+
+
+@pytest.mark.parametrize("n", [1, 5])
+def test_euler_scheme_is_a_npcdde(n):
+    """Eqs. 8, 9: the simple NPCDDE is z_{k+1} = z_k + tau f(z_k), Euler's scheme for a NODE."""
+    of_state = MLP(2, (8,), key=KEY)
+    of_held = with_parameters(MLP(2, (8,), history=1, uses_state=False, key=KEY), of_state.layers)
+    x = normal(0, 5, 2)
+    sol = NPCDDE(of_held, n, lags=1).solve(x)
+    euler = NODE(of_state, solver=diffrax.Euler(), steps=n)
+    close(sol.ys[-1], euler(x), 1e-6)
+    y = x
+    for _ in range(n):
+        y = y + by_hand(of_state, y) / n
+    close(sol.ys[-1], y, 1e-6)
+    assert sol.stats["num_evaluations"] == n
+
+
+@pytest.mark.parametrize("tau", [1.0, 1.7])
+@pytest.mark.parametrize("options", [{"steps": 3}, {"max_steps": 64}], ids=["fixed", "adaptive"])
+def test_ndde_whose_delay_spans_all_is_npcdde1(tau, options):
+    """The delayed state is then the input throughout."""
+    field = Conv(2, 4, history=1, key=KEY)
+    x = normal(0, 2, 4, 4, 2)
+    close(NDDE(field, tau, **options)(x), NPCDDE(field, 1, **options)(x), 1e-6)
+    assert jnp.abs(NDDE(field, 0.5, **options)(x) - NDDE(field, tau, **options)(x)).max() > 1e-4
+
+
+@pytest.mark.parametrize("tau", [0.5, 1.0])
+def test_theorem_1(tau):
+    """With g = (F - id)/(2 tau) on z(floor((t - tau)/tau) tau), the final state is F(x)."""
+    g = MLP(2, (8,), history=1, uses_state=False, key=KEY)
+    x = normal(0, 5, 2)
+    layer = NPCDDE(on_the_last(g, 2), 2, T=2 * tau)
+    sol = layer.solve(x)
+    F = x + 2 * tau * by_hand(g, x)
+    close(sol.ys[-1], F, 1e-6)
+    close(sol.knots.ys[1], (F + x) / 2, 1e-6)
+    assert sol.stats["num_evaluations"] == 2
+    # Not so without the skip connection: eq. 8 iterates x + tau g(x).
+    assert jnp.abs(NPCDDE(g, 2, T=2 * tau, lags=1)(x) - F).max() > 1e-3
+
+
+def test_theorem_1_reflects_what_a_node_cannot():
+    reflect = lambda t, y, args, *, history: -2 * history[1]  # (F(x) - x)/(2 tau), tau = 1/2
+    x = jnp.asarray([[-1.0], [1.0]])
+    close(NPCDDE(reflect, 2)(x), -x, 0)
+
+
+@pytest.mark.parametrize("n", [1, 3, 5])
+@pytest.mark.parametrize("more", [0, 1], ids=["n holds", "the paper's n + 1"])
+def test_proposition_2(n, more):
+    """With g = (F - id)/(n tau) on the oldest held state, the knots go from x to F(x) evenly. The
+    hold of lag n differs from that of lag n - 1 only after T."""
+    entries = n + more
+    g = MLP(2, (8,), history=1, uses_state=False, key=KEY)
+    x = normal(0, 5, 2)
+    sol = NPCDDE(on_the_last(g, entries), n, lags=entries).solve(x)
+    F = x + by_hand(g, x)
+    for k in range(n + 1):
+        close(sol.knots.ys[k], (k * F + (n - k) * x) / n, 1e-6)
+
+
+def test_function_iterated_twice():
+    """The paper's example: F(x) = 16x as two intervals of a field that learned x -> 3x."""
+    linear = lambda t, y, args, *, history: 3 * history[0]
+    assert NPCDDE(linear, 2, T=2.0, lags=1)(jnp.asarray([1.5])) == 24
+
+
+# --- the paper's models ---------------------------------------------------------------------------
+
+
+def test_paper_tables():
+    """All 60 counts of parameters, and the filters behind them."""
+    assert set(paper_models()) == set(TABLE)
+    assert len(paper_models()) == 20
+    for name, columns in TABLE.items():
+        assert set(columns) == {"mnist", "cifar10", "svhn"}
+        for data, expected in columns.items():
+            model = eqx.filter_eval_shape(paper_model, name, data, key=KEY)
+            got = {"filters": paper_filters(name, data), "params": parameter_count(model)}
+            assert got == expected, (name, data)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "intervals"),
+    [
+        ("NODE", "mnist", 1),
+        ("A1+NDDE", "mnist", 1),
+        ("NPCDDE3", "svhn", 3),
+        ("A2+UNPCDDE5", "cifar10", 5),
+    ],
+)
+def test_paper_model_gives_logits(name, data, intervals):
+    model = paper_model(name, data, key=KEY, pad_to=8, compute_dtype=jnp.bfloat16, **MIDPOINT)
+    shape = (28, 28, 1) if data == "mnist" else (32, 32, 3)
+    p = int(name[1]) if name[0] == "A" else 0
+    x = jax.random.uniform(KEY, (2, *shape))
+    sol = model.flow.solve(x)
+    final = sol.ys[-1]
+    assert final.shape == (*x.shape[:-1], shape[-1] + p)
+    assert sol.stats["num_intervals"] == intervals
+    assert sol.stats["num_evaluations"] == 2 * intervals
+    logits = model(x)
+    assert logits.shape == (2, 10)
+    head = model.head.affine
+    close(logits, final.reshape(2, -1) @ head.weight + head.bias, 1e-4)
+    fields = model.flow.flow.field
+    for field in fields if isinstance(fields, list) else [fields]:
+        assert field.design.compute_dtype == jnp.bfloat16
+        assert field.design.pad_to == 8
+    other = paper_model(name, data, key=jax.random.key(1), **MIDPOINT)
+    assert jnp.abs(other(x) - logits).max() > 1e-3
+
+
+def test_paper_model_is_adaptive_by_default():
+    model = paper_model("NODE", "mnist", key=KEY)
+    stats = eqx.filter_eval_shape(model.flow.solve, jnp.zeros((1, 28, 28, 1))).stats
+    assert isinstance(stats["num_steps"], jax.ShapeDtypeStruct)  # known only when it has run
+
+
+def test_head_and_classifier():
+    head = Head((3, 2), 5, key=KEY)
+    assert head(normal(0, 3, 2)).shape == (5,)
+    assert head(normal(0, 7, 4, 3, 2)).shape == (7, 4, 5)
+    x = normal(0, 7, 3, 2)
+    weight, bias = head.affine.weight, head.affine.bias
+    close(head(x), jnp.stack([row.ravel() @ weight + bias for row in x]))
+    field = MLP(2, (4,), key=KEY)
+    model = Classifier(NODE(field, steps=1), head)
+    close(model(x), head(NODE(field, steps=1)(x)), 0)
+    assert parameter_count(model) == (2 * 4 + 4 + 4 * 2 + 2) + (6 * 5 + 5)
+    with pytest.raises(ValueError, match=r"shape \(2, 3\); expected \(3, 2\)"):
+        head(normal(0, 2, 3))
+
+
+# --- user errors ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: paper_model("NODE7", "mnist", key=KEY), "No model 'NODE7'.*NODE, NDDE, NPCDDE2"),
+        (lambda: paper_model("NODE", "imagenet", key=KEY), "No data set.*mnist, cifar10, svhn"),
+        (lambda: MLP(0, key=KEY), "channels=0; expected a whole number >= 1"),
+        (lambda: MLP(1, (), key=KEY), "at least one hidden layer"),
+        (lambda: MLP(1, (4, 0), key=KEY), "widths=0"),
+        (lambda: MLP(1, history=-1, key=KEY), "history=-1"),
+        (lambda: MLP(1, uses_state=False, key=KEY), "leaves no argument.*history=1"),
+        (lambda: Conv(1, 0, key=KEY), "filters=0"),
+        (lambda: Conv(1, 4, pad_to=0, key=KEY), "pad_to=0"),
+        (lambda: Augment(-1), "p=-1"),
+        (lambda: NPCDDE(MLP(1, key=KEY), 0), "n=0"),
+        (lambda: UNPCDDE([]), "the number of fields=0"),
+        (lambda: NODE(MLP(2, key=KEY))(jnp.ones(3)), r"shape \(3,\); expected \(..., 2\)"),
+        (lambda: NODE(Conv(2, 4, key=KEY))(jnp.ones((5, 2))), r"\(..., height, width, 2\)"),
+        (
+            lambda: NPCDDE(MLP(2, history=3, key=KEY), 2)(jnp.ones(2)),
+            "made for 3 history entries and got 2. Make it with history=2",
+        ),
+        (
+            lambda: UNPCDDE([MLP(2, key=KEY)] * 2).solve(jnp.ones(2), t1=2.0),
+            "2 fields for 4 intervals",
+        ),
+    ],
+)
+def test_user_errors_say_what_to_do(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_import_needs_no_extra():
+    script = (
+        "import sys, jax, jax.scipy, diffrax, equinox, jaxtyping\n"
+        "before = set(sys.modules)\n"
+        "import lagrax.nn\n"
+        "print(*{name.partition('.')[0] for name in set(sys.modules) - before})\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[1],
+        check=True,
+    )
+    loaded = set(run.stdout.split())
+    assert "lagrax" in loaded
+    assert loaded & {"optax", "orbax", "matplotlib", "plotly", "typer", "rich", "scipy"} == set()

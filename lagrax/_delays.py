@@ -70,7 +70,7 @@ Delay = Hold | Lag
 
 
 def holds(tau: RealScalar, n: int) -> list[Hold]:
-    """The holds of lag 0, 1, ..., n - 1: the history of the paper's NPCDDE (its eq. 12)."""
+    """The holds of lag 0, 1, ..., n - 1: the history of the paper's NPCDDE (its eq. 13)."""
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise ValueError(f"holds got n={n!r}; expected a whole number of holds, at least 1.")
     return [Hold(tau, lag=j) for j in range(n)]
@@ -171,7 +171,7 @@ def make_grid(
         covered=_covered(delays, t0, t1, intervals, slack) if traced else True,
         num=num,
         ring=ring,
-        window=_window(lag_taus, len(delays), starts, slack, xp),
+        window=_window(lag_taus, len(delays), starts, t1, slack, xp),
     )
 
 
@@ -276,9 +276,10 @@ def _instants(hold, starts, t0, slack, xp):
     return xp.where(index >= 0, hold.times[xp.maximum(index, 0)], t0)
 
 
-def _window(lag_taus, num_delays, starts, slack, xp) -> int:
-    """How many intervals back the longest lag reaches."""
-    if not lag_taus:
+def _window(lag_taus, num_delays, starts, t1, slack, xp) -> int:
+    """How many intervals back the longest lag reaches; none where only the initial function is
+    looked at."""
+    if not lag_taus or (xp is np and min(lag_taus) >= (t1 - starts[0]) * (1 - slack)):
         return 0
     if num_delays == 1:
         return 1

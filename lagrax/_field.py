@@ -110,7 +110,7 @@ def _check_call(call, t, y, args, prepared, delays) -> None:
 
 def is_constant(field: Field, t: Array, y: PyTree, args: PyTree, delays: Sequence[Delay]) -> bool:
     """Whether the field depends on neither t nor y, so that it is constant between breakpoints, as
-    in the paper's eqs. 8 and 11."""
+    in the paper's eqs. 8 and 12."""
     if any(isinstance(d, Lag) for d in delays):
         return False
     prepared = eqx.filter_eval_shape(field.prepare, tuple(y for _ in delays))

@@ -181,11 +181,11 @@ def _adjoint(interval, method: Method, gradient: Adjoint, pace):
 
 
 def _theorem_2(interval: Interval, method: Method, gradient: Adjoint, y1, cotangent: Leg):
-    """Eqs. 14 and 15 over one interval, in reversed time w = end - t.
+    """Eqs. 15 and 16 over one interval, in reversed time w = end - t.
 
     The adjoint a(t) runs back from the interval's end, jumps at every saved time, and gathers on
     its way the integrals of a^T df/dtheta and of a^T df/dz(l tau) for all held states. Adding the
-    latter to a(l tau), the second line of eq. 15, is left to the caller's chain rule.
+    latter to a(l tau), the second line of eq. 16, is left to the caller's chain rule.
     """
     prepared, pull_prepared = eqx.filter_vjp(
         lambda field, history: field.prepare(history), interval.field, tuple(interval.history)

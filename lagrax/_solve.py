@@ -243,9 +243,11 @@ def _interval(problem: _Problem, field, grid: Grid, initial, carry: _Carry, row:
         return jax.tree.map(lambda b, v: jnp.where(row.from_past[d], b, v), before, value)
 
     number = iter(range(len(problem.delays)))
-    history = [held(next(number)) if isinstance(d, Hold) else None for d in problem.delays]
+    # A lag over the whole span of a constant past is that constant.
+    lagged = problem.y0 if problem.past is None and grid.window == 0 else None
+    history = [held(next(number)) if isinstance(d, Hold) else lagged for d in problem.delays]
     past = None
-    if carry.records is not None:
+    if any(h is None for h in history):
         taus = [jnp.asarray(d.tau, row.start.dtype) for d in problem.delays if isinstance(d, Lag)]
         past = Past(taus, initial, grid.starts[0], carry.records)
     y = jax.tree.map(lambda x: x[0], carry.ring)

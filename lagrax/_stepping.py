@@ -27,12 +27,13 @@ VectorField = Callable[..., State]
 
 
 class Past(eqx.Module):
-    """The solution before the present interval, for lags: the initial function, then records."""
+    """The solution before the present interval, for lags: the initial function, then records
+    (None where no lag reaches beyond t0)."""
 
     taus: list[Real[Array, ""]]
     initial: Callable
     t0: Real[Array, ""]
-    records: Records
+    records: Records | None
 
     def __call__(self, t: Real[Array, ""]) -> list[State]:
         return [self.at(t - tau) for tau in self.taus]
@@ -42,10 +43,13 @@ class Past(eqx.Module):
         # records yet, may ask for a time after t0. Rounding alone must not, though. (And where,
         # not minimum, which shares out the gradient where t is t0.)
         rounding = 32 * jnp.finfo(t.dtype).eps * jnp.maximum(1, jnp.abs(self.t0))
-        early = (t <= self.t0 + rounding) | (self.records.ts[-1, 0] < self.t0)
+        first = self.records is None or self.records.ts[-1, 0] < self.t0
+        early = (t <= self.t0 + rounding) | first
         before = self.initial(
             jnp.where(early & ((t <= self.t0) | (t > self.t0 + rounding)), t, self.t0)
         )
+        if self.records is None:
+            return before
         after = self.records.evaluate(jnp.where(early, self.t0, t))
         return jax.tree.map(lambda b, a: jnp.where(early, b, a), before, after)
 

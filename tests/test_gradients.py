@@ -176,7 +176,7 @@ def test_unshared_fields_that_close_over_their_parameters(way, x64):
 
 
 def _theorem_2(weights, z0, tau, n, m, observed):
-    """Eqs. 14 and 15 for z' = f(z, z_k, ..., z_{k-m+1}, theta_k), integrated with scipy from the
+    """Eqs. 15 and 16 for z' = f(z, z_k, ..., z_{k-m+1}, theta_k), integrated with scipy from the
     text: adjoint between knots, quadratures for theta_k and for every held state, jumps at knots
     and at observation times. Loss: sum over the observed times of c . z(t)."""
 

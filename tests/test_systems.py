@@ -432,11 +432,12 @@ SQUARE = np.eye(2)
             lambda: systems.Population().solution(0.5, intervals=0),
             "solution got intervals=0; expected 1 or more",
         ),
+        # The annotations of the constructors, checked in tests alone, would come first here.
         (
-            lambda: systems.Population(np.ones(3)),
+            lambda: systems._scalar(np.ones(3), "Population", "a"),
             r"Population got a of shape \(3,\); expected one number.*filter_vmap\(Population\)",
         ),
-        (lambda: systems.Population(tau=np.ones(3)), r"Population got tau of shape \(3,\)"),
+        (lambda: systems._period(np.ones(3), "Population"), r"Population got tau of shape \(3,\)"),
     ],
 )
 def test_wrong_parameters(make, message):

@@ -1,0 +1,134 @@
+"""What `saveat` asks for comes back, and changes nothing else."""
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import lagrax
+from lagrax import Hold, Lag
+
+SaveAt, SubSaveAt = diffrax.SaveAt, diffrax.SubSaveAt
+PATHS = {"adaptive": {"max_steps": 200}, "fixed": {"steps": 5}}
+A, X0 = 1.5, 0.4
+
+
+def solve(saveat, path="fixed", t1=2.5, delays=(Hold(1.0),), **options):
+    return lagrax.solve(
+        lambda t, x, a, *, history: a * x * (1 - history[0]),
+        0.0, t1, X0, A, delays=list(delays), saveat=saveat, **PATHS[path], **options,
+    )  # fmt: skip
+
+
+def exact(ts):
+    knots = [X0]
+    for _ in range(4):
+        knots.append(knots[-1] * np.exp(A * (1 - knots[-1])))
+    k = np.floor(np.asarray(ts)).astype(int)
+    start = np.asarray(knots)[k]
+    return start * np.exp(A * (1 - start) * (ts - k))
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_ends_and_times(path, x64):
+    ts = np.array([0.0, 0.1, 1.0, 1.0, 1.5, 2.0, 2.5])
+    sol = solve(SaveAt(t0=True, ts=ts, t1=True), path)
+    np.testing.assert_allclose(sol.ts, [0.0, *ts, 2.5])
+    np.testing.assert_allclose(sol.ys, exact(np.array([0.0, *ts, 2.5])), rtol=2e-5)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_times_traced_inside_jit_give_the_same(path, x64):
+    ts = np.array([0.05, 0.6, 1.0, 1.7, 2.5])
+    inside = jax.jit(lambda ts: solve(SaveAt(ts=ts), path).ys)(ts)
+    np.testing.assert_allclose(inside, solve(SaveAt(ts=ts), path).ys, rtol=1e-12)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_save_times_do_not_change_the_solution(path, x64):
+    few = solve(SaveAt(t1=True), path)
+    many = solve(SaveAt(ts=np.linspace(0, 2.5, 57)), path)
+    assert few.stats["num_steps"] == many.stats["num_steps"]
+    np.testing.assert_allclose(few.knots.ys, many.knots.ys, rtol=1e-14)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("delays", [(Hold(1.0),), (Lag(0.8),)], ids=["hold", "lag"])
+def test_dense_output(path, delays, x64):
+    sol = solve(SaveAt(dense=True), path, delays=delays)
+    ts = np.linspace(0, 2.5, 23)
+    np.testing.assert_allclose(
+        sol.evaluate(ts), solve(SaveAt(ts=ts), path, delays=delays).ys, rtol=1e-12
+    )
+    np.testing.assert_allclose(sol.evaluate(1.3), sol.evaluate(np.array([1.3]))[0])
+    assert sol.ts is None
+    assert sol.ys is None
+    assert np.isnan(sol.evaluate(-0.1))
+    assert np.isnan(sol.evaluate(2.6))
+
+
+def test_dense_output_is_differentiable(x64):
+    slope = jax.grad(lambda t: solve(SaveAt(dense=True)).evaluate(t))(0.4)
+    np.testing.assert_allclose(slope, A * (1 - X0) * exact(np.array(0.4)), rtol=1e-3)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_every_step(path, x64):
+    sol = solve(SaveAt(t0=True, steps=True), path)
+    count = int(sol.stats["num_accepted_steps"])
+    ts, ys = np.asarray(sol.ts), np.asarray(sol.ys)
+    assert ts.shape == ((201,) if path == "adaptive" else (16,))
+    assert np.all(np.diff(ts[: count + 1]) > 0)
+    assert ts[count] == 2.5
+    assert np.all(np.isinf(ts[count + 1 :]))
+    assert {1.0, 2.0} <= set(ts)
+    np.testing.assert_allclose(ys[: count + 1], exact(ts[: count + 1]), rtol=2e-5)
+
+
+def test_every_nth_step(x64):
+    every = solve(SaveAt(steps=True))
+    third = solve(SaveAt(steps=3))
+    np.testing.assert_allclose(third.ts, every.ts[2::3])
+    np.testing.assert_allclose(third.ys, every.ys[2::3])
+    fourth = solve(SaveAt(steps=4, t1=True))
+    np.testing.assert_allclose(fourth.ts, [*every.ts[3::4], 2.5])
+    np.testing.assert_allclose(fourth.ys[-1], every.ys[-1])
+
+
+def test_subs_and_functions(x64):
+    subs = {
+        "end": SubSaveAt(t1=True),
+        "twice": SubSaveAt(ts=np.array([0.5, 2.0]), fn=lambda t, y, a: (2 * y, t + a)),
+        "also": SubSaveAt(ts=np.array([0.25, 1.0, 2.25]), t0=True),
+    }
+    sol = solve(SaveAt(subs=subs))
+    np.testing.assert_allclose(sol.ts["also"], [0.0, 0.25, 1.0, 2.25])
+    np.testing.assert_allclose(sol.ys["also"], exact(np.array([0.0, 0.25, 1.0, 2.25])), rtol=1e-4)
+    np.testing.assert_allclose(sol.ys["twice"][0], 2 * exact(np.array([0.5, 2.0])), rtol=1e-4)
+    np.testing.assert_allclose(sol.ys["twice"][1], np.array([0.5, 2.0]) + A)
+    np.testing.assert_allclose(sol.ys["end"], exact(np.array([2.5])), rtol=1e-4)
+
+
+def test_constant_fields_save_everything_too(x64):
+    sol = lagrax.solve(
+        lambda t, x, args, *, history: -history[0], 0.0, 2.5, 1.0, delays=[Hold(1.0)],
+        saveat=SaveAt(steps=True, dense=True),
+    )  # fmt: skip
+    np.testing.assert_allclose(sol.ts, [1.0, 2.0, 2.5])
+    np.testing.assert_allclose(sol.evaluate(np.array([0.5, 1.5])), [0.5, 0.0], atol=1e-15)
+
+
+def test_saved_pytrees(x64):
+    y0 = {"x": jnp.ones(2), "y": (jnp.zeros((1, 3)),)}
+    sol = lagrax.solve(
+        lambda t, y, args, *, history: jax.tree.map(lambda a, b: b - a, y, history[0]),
+        0.0, 1.0, y0, delays=[Lag(0.5)], saveat=SaveAt(ts=np.array([0.1, 0.9]), t1=True), steps=3,
+    )  # fmt: skip
+    assert jax.tree.map(jnp.shape, sol.ys) == {"x": (3, 2), "y": ((3, 1, 3),)}
+    assert jax.tree.map(jnp.shape, sol.knots.ys) == {"x": (3, 2), "y": ((3, 1, 3),)}
+
+
+def test_times_outside_the_span_inside_jit_are_nan():
+    ys = jax.jit(lambda ts: solve(SaveAt(ts=ts)).ys)(np.array([-1.0, 0.5, 3.0]))
+    assert np.isnan(ys).tolist() == [True, False, True]

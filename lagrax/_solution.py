@@ -7,7 +7,7 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree, Real, Shaped
+from jaxtyping import Array, ArrayLike, Float, PyTree, Real, Shaped
 
 
 class RESULTS(diffrax.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
@@ -82,7 +82,7 @@ class Solution(eqx.Module):
     failed_at: Float[Array, ""]
     dense: Records | None
 
-    def evaluate(self, t: Real[Any, "..."]) -> PyTree[Array]:
+    def evaluate(self, t: Real[ArrayLike, "..."]) -> PyTree[Array]:
         """The state at time `t` (one time, or an array of them); NaN outside [t0, t1]."""
         if self.dense is None:
             raise ValueError(

@@ -201,16 +201,21 @@ def _entry(lagged: PyTree | None, i: int) -> PyTree | None:
 
 
 def _plus(y: State, h: Array, weights: np.ndarray, slopes: list[State]) -> State:
-    """y + h * sum(weights * slopes), without the terms of weight zero."""
-    used = [(float(w), k) for w, k in zip(weights, slopes, strict=False) if w != 0]
+    """y + h * sum(weights * slopes).
+
+    As a product with the stacked slopes, since XLA computes those once: in a sum it copies a cheap
+    slope into every later stage that uses it, and the copies multiply from stage to stage.
+    """
+    used = [i for i, w in enumerate(weights[: len(slopes)]) if w != 0]
     if not used:
         return y
 
     def leaf(y, *ks):
-        total = sum(w * k for (w, _), k in zip(used, ks, strict=True))
+        w = jnp.asarray(weights[used], y.dtype)
+        total = jnp.tensordot(w, jnp.stack(ks), axes=1, precision=lax.Precision.HIGHEST)
         return (y + h * total).astype(y.dtype)
 
-    return jax.tree.map(leaf, y, *(k for _, k in used))
+    return jax.tree.map(leaf, y, *(slopes[i] for i in used))
 
 
 # --- a whole interval -----------------------------------------------------------------------------
@@ -252,7 +257,7 @@ def march(interval: Interval, stepper: Stepper, steps: int, record: bool) -> tup
 
     carries = dense or isinstance(stepper, AnySolver)
     slope = stepper.begin(f, interval.start, h, interval.y) if carries else None
-    (y, _), (infos, results) = _scan(body, (interval.y, slope), (starts, lagged), steps)
+    (y, _), (infos, results) = lax.scan(body, (interval.y, slope), (starts, lagged))
     fractions = jnp.arange(steps + 1, dtype=h.dtype) / steps
     leg = Leg(
         y,
@@ -260,11 +265,6 @@ def march(interval: Interval, stepper: Stepper, steps: int, record: bool) -> tup
         (interval.start + interval.length * fractions, infos) if record else None,
     )
     return leg, RESULTS.successful if isinstance(stepper, ExplicitRungeKutta) else _first(results)
-
-
-def _scan(body, carry, xs, length: int):
-    """lax.scan, with short ones unrolled: a loop costs more than its body where that is small."""
-    return lax.scan(body, carry, xs, length=length, unroll=length <= 4)
 
 
 def _first(results: RESULTS) -> RESULTS:
@@ -362,9 +362,11 @@ def pace_through(
     begun = pace.accepted
     slope = pace.slope if smooth else stepper.begin(f, interval.start, pace.dt, interval.y)
     y, t, dt = interval.y, interval.start, pace.dt
+    end = t + interval.length
+    clip = _make_clip(end, controller)
     travel = _Travel(
         t=t,
-        t_next=_clipped(t, t + dt, t + interval.length, True),
+        t_next=clip(t, t + dt, True),
         y=y,
         slope=slope,
         pace=pace,
@@ -372,8 +374,7 @@ def pace_through(
         fractions=jnp.zeros(max_steps + 1, t.dtype),
         infos=empty_infos(stepper, t, y, (max_steps,)) if record else None,
     )
-    advance = _make_advance(interval, f, stepper, controller, begun)
-    end = t + interval.length
+    advance = _make_advance(interval, f, stepper, controller, clip, begun)
 
     def going(travel):
         pace = travel.pace
@@ -412,11 +413,24 @@ def _buffers(travel):
     return (travel.fractions, travel.infos)
 
 
-def _clipped(t, t_next, end, kept):
-    """The end of the next step, not beyond `end`, nor so short of it that a sliver remains. After
-    a rejection a step that would still overshoot is halved instead."""
-    margin = 100 * jnp.finfo(t.dtype).eps * jnp.maximum(jnp.abs(end), jnp.abs(end - t))
-    return jnp.where(t_next > end - margin, jnp.where(kept, end, t + 0.5 * (end - t)), t_next)
+def _make_clip(end: Array, controller: diffrax.AbstractStepSizeController):
+    """The end of the next step, from t to t_next if that can be.
+
+    Not beyond `end`, nor so short of it that a sliver remains; after a rejection a step that would
+    still overshoot is halved. Under PID control the rest of the interval is shared out in equal
+    steps of at most the length asked for: as many, but smaller and less often rejected.
+    """
+    share = isinstance(controller, diffrax.PIDController)
+
+    def clip(t, t_next, kept):
+        rest = end - t
+        if share:
+            pieces = jnp.maximum(1, jnp.ceil(rest / (t_next - t)))
+            t_next = jnp.where(kept & (t_next > t), t + rest / pieces, t_next)
+        margin = 100 * jnp.finfo(t.dtype).eps * jnp.maximum(jnp.abs(end), jnp.abs(rest))
+        return jnp.where(t_next > end - margin, jnp.where(kept, end, t + 0.5 * rest), t_next)
+
+    return clip
 
 
 def _initial_saves(interval: Interval) -> State | None:
@@ -459,7 +473,7 @@ def _save_step(stepper, saves, save_at, begin, end, info, keep):
     return jax.tree.map(leaf, values, saves)
 
 
-def _make_advance(interval, f, stepper, controller, begun):
+def _make_advance(interval, f, stepper, controller, clip, begun):
     """One try of a step: accepted, or rejected and to be repeated shorter."""
     end = interval.start + interval.length
     length = jnp.where(interval.length == 0, 1, interval.length)
@@ -491,7 +505,7 @@ def _make_advance(interval, f, stepper, controller, begun):
         end_at = jnp.where(t < end, (t - interval.start) / length, 1)
         return _Travel(
             t=t,
-            t_next=_clipped(t, t_next, end, keep),
+            t_next=clip(t, t_next, keep),
             y=_select(keep, y, now.y),
             slope=_select(keep, slope, now.slope),
             pace=Pace(

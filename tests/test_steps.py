@@ -40,7 +40,8 @@ def test_the_step_is_carried_across_knots(x64, capsys):
     _, theirs = _fresh_solves(a, x0, n, controller)
     with capsys.disabled():
         print(f"\nevaluations over {n} intervals: {ours} carried, {theirs} afresh")
-    assert ours < 0.85 * theirs
+    assert ours < 0.92 * theirs
+    assert sol.stats["num_rejected_steps"] < 0.1 * sol.stats["num_steps"]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,7 @@ def test_evaluations_are_counted_as_made(solver, path):
         delays=delays,
         solver=solver,
         saveat=saveat,
-        max_steps=200,
+        max_steps=2000,
         **options,
     )
     jax.block_until_ready(sol.ys)

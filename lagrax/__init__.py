@@ -1,5 +1,6 @@
 """Delay differential equations for JAX, and the neural networks made of them."""
 
+from . import nn as nn, systems as systems
 from ._delays import Hold as Hold, Lag as Lag, holds as holds
 from ._gradients import Adjoint as Adjoint, Checkpointed as Checkpointed, Direct as Direct
 from ._solution import (

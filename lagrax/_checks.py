@@ -85,12 +85,12 @@ def checked_state(y0: Any, t0: RealScalar) -> tuple[PyTree, Callable | None, Any
     y = y0(t0) if callable(y0) else y0
     if not jax.tree.leaves(y):
         raise ValueError(f"y0={y!r} holds no numbers; expected an array or a pytree of arrays.")
-    try:
-        y = jax.tree.map(jnp.asarray, y)
-    except TypeError as error:
-        raise TypeError(
-            f"y0={y!r}; expected an array, a pytree of arrays, or a function of time."
-        ) from error
+    if not all(
+        isinstance(x, (int, float, complex, np.generic, np.ndarray, jax.Array))
+        for x in jax.tree.leaves(y)
+    ):
+        raise TypeError(f"y0={y!r}; expected an array, a pytree of arrays, or a function of time.")
+    y = jax.tree.map(jnp.asarray, y)
     for leaf in jax.tree.leaves(y):
         if not jnp.issubdtype(leaf.dtype, jnp.inexact):
             raise TypeError(

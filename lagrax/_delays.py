@@ -7,9 +7,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, Real
 
-AnyArray = Array | np.ndarray
+# NumPy where all is known beforehand, JAX where something is traced.
+AnyArray = Any
 RealScalar = float | int | Real[ArrayLike, ""]
 
 
@@ -77,10 +79,10 @@ def holds(tau: RealScalar, n: int) -> list[Hold]:
 
 
 def is_traced(*values: Any) -> bool:
-    return any(isinstance(v, jax.core.Tracer) for v in values)
+    return any(isinstance(v, Tracer) for v in values)
 
 
-def _checked_period(tau: RealScalar, name: str) -> RealScalar:
+def _checked_period(tau: Any, name: str) -> RealScalar:
     if isinstance(tau, (bool, str)) or np.ndim(tau) != 0:
         raise ValueError(
             f"{name} got tau={tau!r}; expected one positive number. "
@@ -137,8 +139,8 @@ class Grid(eqx.Module):
 
 def make_grid(
     delays: Sequence[Delay],
-    t0: RealScalar,
-    t1: RealScalar,
+    t0: Any,
+    t1: Any,
     *,
     intervals: int | None,
     levels: int,
@@ -207,15 +209,16 @@ def _count(tau, t0, t1, intervals, xp) -> int:
     return int(np.ceil((t1 - t0) / tau)) + 1 if xp is np else intervals - 1
 
 
-def _covered(delays, t0, t1, intervals, slack):
+def _covered(delays: Sequence[Any], t0, t1, intervals, slack):
     """Whether `intervals` periods of every traced delay reach from t0 to t1."""
     covered = jnp.asarray(t1 > t0)
     for delay in delays:
         if isinstance(delay, Hold) and delay.times is not None:
             continue
-        first = t0 if isinstance(delay, Lag) else _floor(t0 / delay.tau, slack, jnp) * delay.tau
-        reach = first + intervals * delay.tau
-        covered &= (delay.tau > 0) & (reach >= t1 - slack * jnp.maximum(jnp.abs(t1), 1.0))
+        tau = jnp.asarray(delay.tau)
+        first = t0 if isinstance(delay, Lag) else _floor(t0 / tau, slack, jnp) * tau
+        reach = first + intervals * tau
+        covered &= (tau > 0) & (reach >= t1 - slack * jnp.maximum(jnp.abs(t1), 1.0))
     return covered
 
 

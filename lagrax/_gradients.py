@@ -1,6 +1,6 @@
 """How a solve is differentiated: one interval at a time, from the state at its knot."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import diffrax
 import equinox as eqx
@@ -63,8 +63,8 @@ class Method(NamedTuple):
     """How every interval is stepped through, whatever its data."""
 
     stepper: Stepper
-    controller: diffrax.AbstractStepSizeController | None
-    steps: int | None
+    controller: Any  # None with equal steps
+    steps: Any  # None with adaptive ones
     max_steps: int
     constant: bool
     record: bool
@@ -119,6 +119,7 @@ def _adaptive_steps(interval, method: Method, gradient, pace):
             lambda x: lax.stop_gradient(x) if eqx.is_inexact_array(x) else x, (interval, pace)
         )
         _, pace, trace, result = _forward(still, method, pace)
+        assert trace is not None
         leg = replay(interval, method.stepper, trace, kind="bounded", record=method.record)
         return leg, pace, result
 

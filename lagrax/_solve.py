@@ -165,7 +165,7 @@ def _solve(problem: _Problem, grid: Grid, places: Places) -> Solution:
     y0, past = problem.y0, problem.past
     initial = make_past(past, y0, grid.starts[0])
     shared = not isinstance(problem.fields, list)
-    given = [problem.fields] if shared else problem.fields
+    given = problem.fields if isinstance(problem.fields, list) else [problem.fields]
     fields = [make_field(f, grid.starts[0], y0, problem.args, problem.delays) for f in given]
     method = _method(problem, fields, grid, places)
     rows = _rows(grid, places)
@@ -313,9 +313,11 @@ def _solution(problem, method: Method, grid: Grid, places: Places, carry: _Carry
     records = None
     if record is not None:
         linear = diffrax.LocalLinearInterpolation
-        records = Records(*record, linear if method.constant else method.stepper.interpolation)
+        ts, infos = record
+        records = Records(ts, infos, linear if method.constant else method.stepper.interpolation)
 
     def at_steps():
+        assert records is not None
         size = grid.num if method.constant else problem.max_steps
         return steps_of(records, size if method.steps is None else grid.num * method.steps)
 
@@ -374,6 +376,7 @@ def _stats(problem: _Problem, method: Method, grid: Grid, places: Places, carry:
         cost = method.stepper.evaluations(method.record or places.save_at.shape[1] > 0)
         evaluations = None if cost is None else n * (cost[0] + method.steps * cost[1])
     else:
+        assert carry.pace is not None
         accepted, rejected = carry.pace.accepted, carry.pace.rejected
         cost = method.stepper.evaluations(True)
         evaluations = None

@@ -72,12 +72,13 @@ class Interval(eqx.Module):
 
     def vector_field(self) -> VectorField:
         """f(t, y, lagged=None); `lagged` are the lagged states, where they are known already."""
-        if self.past is None:
+        past = self.past
+        if past is None:
             prepared = self.field.prepare(tuple(self.history))
             return lambda t, y, lagged=None: self.field.evaluate(t, y, self.args, prepared)
 
         def f(t, y, lagged=None):
-            entries = iter(self.past(t) if lagged is None else lagged)
+            entries = iter(past(t) if lagged is None else lagged)
             history = tuple(next(entries) if h is None else h for h in self.history)
             return self.field.evaluate(t, y, self.args, self.field.prepare(history))
 
@@ -113,7 +114,7 @@ class ExplicitRungeKutta(eqx.Module):
     solver: diffrax.AbstractERK
 
     @property
-    def tableau(self) -> diffrax.ButcherTableau:
+    def tableau(self) -> Any:
         return self.solver.tableau
 
     @property
@@ -296,7 +297,10 @@ class ConstantSteps(diffrax.AbstractStepSizeController):
     def init(self, terms, t0, t1, y0, dt0, args, func, error_order):
         return t0 + dt0, dt0
 
-    def adapt_step_size(self, t0, t1, y0, y1_candidate, args, y_error, error_order, dt0):
+    def adapt_step_size(
+        self, t0, t1, y0, y1_candidate, args, y_error, error_order, controller_state
+    ):
+        dt0 = controller_state
         return True, t1, t1 + dt0, False, dt0, diffrax.RESULTS.successful
 
 
@@ -384,7 +388,7 @@ def pace_through(
     travel = eqxi.while_loop(going, advance, travel, kind="lax", buffers=_buffers)
     pace = travel.pace
     short = (travel.t < end) & (pace.result == RESULTS.successful)
-    result = RESULTS.where(short, RESULTS.max_steps_reached, pace.result)
+    result = RESULTS.where(short, RESULTS.promote(diffrax.RESULTS.max_steps_reached), pace.result)
     count = pace.accepted - begun
     slope = travel.slope if smooth else None
     pace = Pace(pace.dt, pace.controller, slope, pace.accepted, pace.rejected, result, travel.t)
@@ -473,7 +477,7 @@ def _save_step(stepper, saves, save_at, begin, end, info, keep):
     return jax.tree.map(leaf, values, saves)
 
 
-def _make_advance(interval, f, stepper, controller, clip, begun):
+def _make_advance(interval, f, stepper, controller, clip, begun) -> Callable:
     """One try of a step: accepted, or rejected and to be repeated shorter."""
     end = interval.start + interval.length
     length = jnp.where(interval.length == 0, 1, interval.length)
@@ -487,10 +491,12 @@ def _make_advance(interval, f, stepper, controller, clip, begun):
         keep, t, t_next, made_jump, state, controlled = controller.adapt_step_size(
             now.t, now.t_next, now.y, y, None, error, order, pace.controller
         )
-        keep = jnp.asarray(keep)
+        keep: Any = jnp.asarray(keep)
         t = jnp.minimum(t, end)
         dt = t_next - t
-        stuck = (t_next <= t) & (t < end)
+        # Also where dt is NaN, which is not greater than anything.
+        resolution = 2 * jnp.finfo(t.dtype).eps * jnp.maximum(jnp.abs(t), interval.length)
+        stuck = ~(dt > resolution) & (t < end)
         trouble = RESULTS.where(_finite(y), RESULTS.step_underflow, RESULTS.state_not_finite)
         result = RESULTS.where(keep, failed, RESULTS.successful)
         result = RESULTS.where(stuck, trouble, result)
@@ -529,7 +535,7 @@ def _finite(y: State) -> Bool[Array, ""]:
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(y)]))
 
 
-def _put(infos, info, index, keep):
+def _put(infos: Any, info: PyTree, index: Any, keep: Any):
     if infos is None:
         return None
     return jax.tree.map(

@@ -1,5 +1,6 @@
 """An independent reference: scipy's DOP853 by the method of steps, written from the definitions."""
 
+import itertools
 import math
 
 import numpy as np
@@ -48,7 +49,7 @@ def reference(f, t0, t1, past, delays, ts, rtol=1e-12, atol=1e-13):
 
     y = solution(t0)
     points = breakpoints(delays, t0, t1)
-    for begin, end in zip(points[:-1], points[1:], strict=True):
+    for begin, end in itertools.pairwise(points):
         held = {}
         for i, d in enumerate(delays):
             if hasattr(d, "lag"):

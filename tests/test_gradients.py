@@ -194,7 +194,7 @@ def _theorem_2(weights, z0, tau, n, m, observed):
 
     size = len(z0)
     knots, forward = [z0], []
-    options = dict(method="DOP853", rtol=1e-12, atol=1e-13, dense_output=True)
+    options = {"method": "DOP853", "rtol": 1e-12, "atol": 1e-13, "dense_output": True}
     for k in range(n):
         held = [knots[max(k - j, 0)] for j in range(m)]
         piece = solve_ivp(
@@ -367,7 +367,8 @@ def test_complex_gradients_agree(x64):
     def loss(w, gradient):
         sol = lagrax.solve(
             lambda t, z, w, *, history: 1j * w * z + 0.3 * history[0],
-            0.0, 2.0, 1.0 + 0.5j, w, delays=[Hold(1.0)], stepsize_controller=TIGHT, gradient=gradient,
+            0.0, 2.0, 1.0 + 0.5j, w, delays=[Hold(1.0)], gradient=gradient,
+            stepsize_controller=TIGHT,
         )  # fmt: skip
         return jnp.abs(sol.ys[-1]) ** 2
 

@@ -1,5 +1,7 @@
 """The observed order of every explicit solver, which knots must not lower."""
 
+import itertools
+
 import diffrax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,6 @@ from oracle import breakpoints, held_instant, reference
 
 import lagrax
 from lagrax import Hold, Lag, holds
-
 
 # Steps an interval at which the leading error term dominates.
 STEPS = {
@@ -54,7 +55,7 @@ def turned(delays, points):
             return past(instant, np)
         return states[min(states, key=lambda s: abs(s - (instant or 0.0)))]
 
-    for begin, end in zip(points[:-1], points[1:], strict=True):
+    for begin, end in itertools.pairwise(points):
         c, growth = drive([held(d, begin) for d in delays]), np.exp(RATE * (end - begin))
         states[end] = growth * states[begin] + c * (growth - 1) / RATE
     return np.array([states[p] for p in points])

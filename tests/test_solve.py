@@ -142,7 +142,7 @@ def test_every_mixture_of_delays_against_scipy(case, x64):
         np.concatenate([np.linspace(t0, t1, 9), [t for t in (0.5, 1.0, 2.0) if t0 < t < t1]])
     )
     expected = reference(mixing_numpy, t0, t1, past_numpy, delays, ts)
-    options = dict(delays=delays, saveat=diffrax.SaveAt(ts=ts))
+    options = {"delays": delays, "saveat": diffrax.SaveAt(ts=ts)}
     adaptive = lagrax.solve(mixing, t0, t1, past_jax, stepsize_controller=TIGHT, **options)
     np.testing.assert_allclose(adaptive.ys, expected, atol=2e-8)
     fixed = lagrax.solve(mixing, t0, t1, past_jax, steps=30, solver=diffrax.Dopri8(), **options)

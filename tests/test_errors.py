@@ -1,0 +1,270 @@
+"""Bad input gets one clear sentence: what came, what was expected, what to do."""
+
+import subprocess
+import sys
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
+import pytest
+
+import lagrax
+from lagrax import Adjoint, Hold, Lag, holds
+
+NAN, INF = float("nan"), float("inf")
+
+
+def field(t, y, args, *, history):
+    return -y + sum(history)
+
+
+def solve(f=field, t0=0.0, t1=2.0, y0=1.0, **options):
+    options.setdefault("delays", [Hold(1.0)])
+    return lagrax.solve(f, t0, t1, y0, **options)
+
+
+def at(*ts):
+    return diffrax.SaveAt(ts=np.array(ts))
+
+
+# What is done, the kind of error, and words that the message must hold: the culprit, the remedy.
+CASES = {
+    "tau zero": (lambda: Hold(0.0), ValueError, ["tau=0.0", "positive", "delays=()"]),
+    "tau negative": (lambda: Hold(-1.0), ValueError, ["tau=-1.0", "positive"]),
+    "tau nan": (lambda: Hold(NAN), ValueError, ["nan", "finite"]),
+    "tau infinite": (lambda: Lag(INF), ValueError, ["Lag", "inf", "finite"]),
+    "lag zero": (lambda: Lag(0.0), ValueError, ["Lag", "tau=0.0", "positive"]),
+    "several taus": (lambda: Hold(np.array([1.0, 2.0])), ValueError, ["one positive number"]),
+    "tau a string": (lambda: Hold("1.0"), ValueError, ["'1.0'", "positive number"]),
+    "tau and times": (lambda: Hold(1.0, times=[1.0]), ValueError, ["either", "Hold(times="]),
+    "neither": (lambda: Hold(), ValueError, ["either a period or instants"]),
+    "times unsorted": (lambda: Hold(times=[0.0, 2.0, 1.0]), ValueError, ["increasing", "Sort"]),
+    "times repeated": (lambda: Hold(times=[0.0, 1.0, 1.0]), ValueError, ["increasing", "repeated"]),
+    "times nan": (lambda: Hold(times=[0.0, NAN]), ValueError, ["finite"]),
+    "times empty": (lambda: Hold(times=[]), ValueError, ["at least one instant"]),
+    "times a matrix": (lambda: Hold(times=np.ones((2, 2))), ValueError, ["(2, 2)"]),
+    "lag number negative": (lambda: Hold(1.0, lag=-1), ValueError, ["lag=-1", "whole number"]),
+    "lag number fractional": (lambda: Hold(1.0, lag=0.5), ValueError, ["lag=0.5", "Lag(tau)"]),
+    "no holds": (lambda: holds(1.0, 0), ValueError, ["n=0", "at least 1"]),
+    "t1 before t0": (lambda: solve(t0=1.0, t1=0.5), ValueError, ["t0=1.0", "t1=0.5", "t1 > t0"]),
+    "t1 equal t0": (lambda: solve(t1=0.0), ValueError, ["t1 > t0"]),
+    "t1 nan": (lambda: solve(t1=NAN), ValueError, ["t1=nan", "finite"]),
+    "t0 a vector": (lambda: solve(t0=np.zeros(2)), ValueError, ["t0", "one finite time"]),
+    "ts outside": (lambda: solve(saveat=at(0.5, 2.5)), ValueError, ["2.5", "[0.0, 2.0]"]),
+    "ts before": (lambda: solve(saveat=at(-0.5, 1.0)), ValueError, ["outside", "-0.5"]),
+    "ts unsorted": (lambda: solve(saveat=at(1.5, 0.5)), ValueError, ["not sorted", "1.5", "0.5"]),
+    "ts nan": (lambda: solve(saveat=at(0.5, NAN)), ValueError, ["NaN"]),
+    "ts and steps": (
+        lambda: solve(saveat=diffrax.SaveAt(ts=np.array([1.0]), steps=True)),
+        ValueError,
+        ["both `ts` and `steps`", "SubSaveAt"],
+    ),
+    "saveat an array": (lambda: solve(saveat=np.array([1.0])), TypeError, ["diffrax.SaveAt"]),
+    "another shape": (
+        lambda: solve(lambda t, y, args, *, history: jnp.ones(3)),
+        ValueError,
+        ["(3,)", "()", "shape of y"],
+    ),
+    "another structure": (
+        lambda: solve(lambda t, y, args, *, history: (y, y)),
+        ValueError,
+        ["pytree", "structure of y"],
+    ),
+    "another dtype": (
+        lambda: solve(lambda t, y, args, *, history: 1j * y),
+        ValueError,
+        ["complex64", "float32", "Convert"],
+    ),
+    "too many entries unpacked": (
+        lambda: solve(lambda t, y, args, *, history: sum(_two(history))),
+        ValueError,
+        ["unpack", "tuple of 1", "Hold(1.0)"],
+    ),
+    "too few entries unpacked": (
+        lambda: solve(lambda t, y, args, *, history: _one(history), delays=holds(1.0, 2)),
+        ValueError,
+        ["unpack", "tuple of 2", "Hold(1.0, lag=1)"],
+    ),
+    "no history": (lambda: solve(lambda t, y, args: y), TypeError, ["history", "keyword"]),
+    "field no function": (lambda: solve(3.0), TypeError, ["cannot be called", "f(t, y, args"]),
+    "too few fields": (lambda: solve([field]), ValueError, ["1 fields", "2 intervals", "Give 2"]),
+    "too many fields": (lambda: solve([field] * 3), ValueError, ["3 fields", "2 intervals"]),
+    "traced tau": (
+        lambda: jax.jit(lambda tau: solve(delays=[Hold(tau)]).ys)(1.0),
+        ValueError,
+        ["delay is traced", "intervals=N"],
+    ),
+    "traced t1": (
+        lambda: jax.grad(lambda t1: solve(t1=t1).ys[-1])(2.0),
+        ValueError,
+        ["t0 or t1 is traced", "intervals=N"],
+    ),
+    "intervals too few": (
+        lambda: solve(intervals=1),
+        ValueError,
+        ["intervals=1", "Hold(1.0)", "needs 2"],
+    ),
+    "intervals zero": (lambda: solve(intervals=0), ValueError, ["intervals=0", "at least 1"]),
+    "intervals fractional": (lambda: solve(intervals=2.0), TypeError, ["2.0", "whole number"]),
+    "integer state": (lambda: solve(y0=1), TypeError, ["int32", "y0=1.0"]),
+    "boolean state": (lambda: solve(y0=np.array([True])), TypeError, ["bool", "floating point"]),
+    "text as state": (lambda: solve(y0="a"), TypeError, ["y0='a'", "array"]),
+    "empty state": (lambda: solve(y0=()), ValueError, ["no numbers"]),
+    "unknown option": (lambda: solve(rtol=1e-3), TypeError, ["'rtol'", "PIDController"]),
+    "misspelt option": (lambda: solve(step=3), TypeError, ["'step'", "steps="]),
+    "diffrax's name": (lambda: solve(adjoint=None), TypeError, ["'adjoint'", "gradient="]),
+    "strange option": (lambda: solve(xyzzy=3), TypeError, ["'xyzzy'", "Its options are"]),
+    "steps and control": (
+        lambda: solve(steps=2, stepsize_controller=diffrax.PIDController(rtol=1e-3, atol=1e-3)),
+        ValueError,
+        ["steps=2", "stepsize_controller", "Leave one"],
+    ),
+    "steps and dt0": (lambda: solve(steps=2, dt0=0.1), ValueError, ["steps=2", "dt0"]),
+    "no steps": (lambda: solve(steps=0), ValueError, ["steps=0", "at least 1"]),
+    "steps negative": (lambda: solve(steps=-3), ValueError, ["steps=-3"]),
+    "steps fractional": (lambda: solve(steps=2.5), ValueError, ["steps=2.5", "whole number"]),
+    "max_steps zero": (lambda: solve(max_steps=0), ValueError, ["max_steps=0"]),
+    "solver a class": (lambda: solve(solver=diffrax.Tsit5), TypeError, ["Tsit5()"]),
+    "solver a string": (lambda: solve(solver="tsit5"), TypeError, ["'tsit5'", "diffrax"]),
+    "control a string": (lambda: solve(stepsize_controller="pid"), TypeError, ["PIDController"]),
+    "Euler adaptive": (
+        lambda: solve(solver=diffrax.Euler()),
+        ValueError,
+        ["Euler", "no error estimate", "steps=K"],
+    ),
+    "constant steps without length": (
+        lambda: solve(stepsize_controller=diffrax.ConstantStepSize()),
+        ValueError,
+        ["dt0=", "steps=K"],
+    ),
+    "gradient a class": (lambda: solve(gradient=Adjoint), TypeError, ["Adjoint()"]),
+    "gradient a string": (lambda: solve(gradient="adjoint"), TypeError, ["Checkpointed()"]),
+    "adjoint with a lag": (
+        lambda: solve(delays=[Lag(1.0)], gradient=Adjoint()),
+        ValueError,
+        ["Lag", "Theorem 2", "Checkpointed()"],
+    ),
+    "one delay, no list": (lambda: solve(delays=Hold(1.0)), TypeError, ["one delay", "list"]),
+    "a number as delay": (lambda: solve(delays=[1.0]), TypeError, ["1.0", "Hold(1.0)"]),
+    "delays a number": (lambda: solve(delays=1.0), TypeError, ["list of Hold and Lag"]),
+    "evaluate without dense": (lambda: solve().evaluate(0.5), ValueError, ["dense=True"]),
+}  # fmt: skip
+
+
+def _two(history):
+    a, b = history
+    return a, b
+
+
+def _one(history):
+    (a,) = history
+    return a
+
+
+@pytest.fixture
+def unchecked():
+    """Users have no run-time type checking, which would speak first."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bad_input(case, unchecked):
+    call, kind, words = CASES[case]
+    with pytest.raises(kind) as caught:
+        call()
+    message = str(caught.value)
+    for word in words:
+        assert word in message, message
+
+
+def test_an_error_of_the_field_itself_is_passed_on():
+    def broken(t, y, args, *, history):
+        raise ValueError("my own trouble")
+
+    with pytest.raises(ValueError, match="my own trouble"):
+        solve(broken)
+
+
+def test_max_steps_reached():
+    with pytest.raises(lagrax.SolveError, match=r"maximum number.*max_steps.*t = "):
+        solve(max_steps=2)
+    sol = solve(max_steps=2, throw=False)
+    assert sol.result == lagrax.RESULTS.max_steps_reached
+    assert 0 < sol.failed_at < 2
+    assert sol.stats["num_steps"] == 2
+
+
+@pytest.mark.parametrize("options", [{}, {"steps": 50}], ids=["adaptive", "fixed"])
+def test_a_state_that_blows_up(options):
+    """x' = x^2 x(floor t) from 1 is infinite at t = 1; fixed steps notice at the next knot."""
+    explode = lambda t, x, args, *, history: x**2 * history[0]
+    sol = solve(explode, y0=1.0, t1=3.0, delays=[Hold(0.5)], throw=False, **options)
+    assert sol.result != lagrax.RESULTS.successful
+    assert 0.45 < sol.failed_at <= 1.5
+    with pytest.raises(lagrax.SolveError, match="It failed at t = "):
+        solve(explode, y0=1.0, t1=3.0, delays=[Hold(0.5)], **options)
+
+
+@pytest.mark.parametrize("options", [{}, {"steps": 4}], ids=["adaptive", "fixed"])
+def test_a_field_that_becomes_nan(options):
+    sol = solve(
+        lambda t, y, args, *, history: jnp.where(t < 1.2, -y, jnp.nan) * history[0],
+        throw=False,
+        **options,
+    )
+    assert sol.result == lagrax.RESULTS.state_not_finite
+    assert 1.0 <= sol.failed_at <= 2.0
+    if not options:
+        np.testing.assert_allclose(sol.failed_at, 1.2, atol=0.1)
+
+
+def test_a_nan_at_the_start():
+    sol = solve(y0=NAN, throw=False)
+    assert sol.result == lagrax.RESULTS.state_not_finite
+    assert sol.failed_at == 0.0
+
+
+def test_steps_that_cannot_be_resolved():
+    control = diffrax.PIDController(rtol=1e-15, atol=1e-30)
+    wild = lambda t, y, args, *, history: jnp.sin(1e4 * t) * jnp.exp(3 * y) * history[0]
+    sol = solve(wild, stepsize_controller=control, throw=False, max_steps=100_000)
+    assert sol.result == lagrax.RESULTS.step_underflow
+    assert np.isfinite(sol.failed_at)
+
+
+def test_too_few_intervals_inside_jit():
+    def final(tau, throw):
+        return solve(delays=[Hold(tau)], intervals=2, throw=throw)
+
+    result = jax.jit(lambda tau: final(tau, False).result)
+    assert result(1.0) == lagrax.RESULTS.successful
+    assert result(0.5) == lagrax.RESULTS.intervals_too_few
+    assert result(-1.0) == lagrax.RESULTS.intervals_too_few
+    with pytest.raises(Exception, match="Raise `intervals`"):
+        jax.block_until_ready(jax.jit(lambda tau: final(tau, True).ys)(0.5))
+
+
+def test_failure_inside_jit_raises():
+    with pytest.raises(Exception, match="maximum number of solver steps"):
+        jax.block_until_ready(jax.jit(lambda y0: solve(y0=y0, max_steps=2).ys)(1.0))
+
+
+def test_results_print_their_remedy():
+    assert "use more `steps`" in lagrax.RESULTS[lagrax.RESULTS.state_not_finite]
+
+
+def test_without_matplotlib_an_example_says_what_to_install(tmp_path):
+    code = (
+        "import sys; sys.modules['matplotlib'] = None\n"
+        "import runpy; runpy.run_path(sys.argv[1], run_name='__main__')"
+    )
+    script = "examples/population.py"
+    done = subprocess.run(
+        [sys.executable, "-c", code, script], capture_output=True, text=True, check=False
+    )
+    assert done.returncode != 0
+    assert "lagrax[plot]" in done.stderr + done.stdout

@@ -1,8 +1,9 @@
 """A population that feels its crowding once a season: x' = a x(t) (1 - x(⌊t⌋)), at a = 3.2.
 
 Between whole numbers the equation is an ordinary one, so its knots x(0), x(1), ... follow a map of
-one number, x -> x exp(a (1 - x)), and a = 3.2 lies where that map is chaotic. The picture shows
-both: the solution with its knots, and the same knots as a cobweb of the map.
+one number, x -> x exp(a (1 - x)). At a = 3.2 it has a period three, and so orbits of every period:
+chaos in Li and Yorke's sense. The picture shows both: the solution with its knots, and the same
+knots as a cobweb of the map.
 
     python examples/population.py            writes population.png
     python examples/population.py --out PATH

@@ -156,7 +156,8 @@ def make_grid(
         delays = jax.tree.map(lambda x: x if np.ndim(x) else float(x), list(delays))
     slack = 8 * float(jnp.finfo(dtype).eps)
     inner = _candidates(delays, t0, t1, intervals, levels, slack, xp)
-    points = xp.sort(xp.clip(xp.concatenate([xp.atleast_1d(c) for c in [*inner, t1]]), t0, t1))
+    points = xp.concatenate([xp.atleast_1d(c) for c in [*inner, t1]])
+    points = xp.sort(clipped(points, t0, t1, xp))
     if not traced:
         points = _merged(points, t0, t1, slack)
     starts = xp.concatenate([xp.atleast_1d(xp.asarray(t0, points.dtype)), points[:-1]])
@@ -239,6 +240,11 @@ def _merged(points, t0, t1, slack):
     points = points[(points > t0 + width) & (points < t1 - width)]
     keep = np.diff(points, prepend=-np.inf) > width
     return np.concatenate([points[keep], [t1]])
+
+
+def clipped(x, low, high, xp):
+    """clip() with a one-sided derivative at the limits, where JAX's own passes on half."""
+    return xp.where(x < low, low, xp.where(x > high, high, x))
 
 
 def _floor(quotient, slack, xp):

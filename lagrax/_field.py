@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from ._delays import Delay, Lag, describe
+from ._delays import Delay, describe
 
 
 class Field(eqx.Module):
@@ -108,15 +108,24 @@ def _check_call(call, t, y, args, prepared, delays) -> None:
             )
 
 
-def is_constant(field: Field, t: Array, y: PyTree, args: PyTree, delays: Sequence[Delay]) -> bool:
-    """Whether the field depends on neither t nor y, so that it is constant between breakpoints, as
-    in the paper's eqs. 8 and 12."""
-    if any(isinstance(d, Lag) for d in delays):
-        return False
+def trace(field: Field, t: Array, y: PyTree, args: PyTree, delays: Sequence[Delay]) -> Any:
+    """The jaxpr of one evaluation as a function of t and y."""
     prepared = eqx.filter_eval_shape(field.prepare, tuple(y for _ in delays))
-    jaxpr = jax.make_jaxpr(lambda t, y: field.evaluate(t, y, args, _example(prepared)))(t, y).jaxpr
-    needed = _needed(jaxpr, [True] * len(jaxpr.outvars))
-    return not any(needed)
+    evaluate = lambda t, y: field.evaluate(t, y, args, _example(prepared))
+    return jax.make_jaxpr(evaluate)(t, y).jaxpr
+
+
+def is_constant(jaxpr: Any) -> bool:
+    """Whether a field depends on neither t nor y, so that it is constant between breakpoints, as
+    in the paper's eqs. 8 and 12."""
+    return not any(_needed(jaxpr, [True] * len(jaxpr.outvars)))
+
+
+def has_products(jaxpr: Any) -> bool:
+    """Whether a field multiplies matrices or convolves: then an evaluation is worth more than a
+    turn of a loop."""
+    text = str(jaxpr)
+    return "dot_general" in text or "conv_general_dilated" in text
 
 
 def _needed(jaxpr: Any, wanted: list[bool]) -> list[bool]:

@@ -67,6 +67,7 @@ class Method(NamedTuple):
     steps: Any  # None with adaptive ones
     max_steps: int
     constant: bool
+    unroll: bool
     record: bool
     smooth: bool
 
@@ -86,7 +87,7 @@ def cross(
 
 def _equal_steps(interval, method: Method, gradient, pace):
     def run(interval):
-        return march(interval, method.stepper, method.steps, method.record)
+        return march(interval, method.stepper, method.steps, method.record, method.unroll)
 
     if isinstance(gradient, Checkpointed):
         # prevent_cse guards against a hazard that cannot occur inside a scan, at a cost.
@@ -98,7 +99,7 @@ def _equal_steps(interval, method: Method, gradient, pace):
 def _forward(interval, method: Method, pace):
     """The interval without any gradient: its leg, the pace after it, the steps taken."""
     if method.steps is not None:
-        leg, result = march(interval, method.stepper, method.steps, method.record)
+        leg, result = march(interval, method.stepper, method.steps, method.record, method.unroll)
         return leg, pace, None, result
     leg, pace, trace = pace_through(
         interval,
@@ -287,7 +288,7 @@ def _make_piece(field, method: Method, gradient: Adjoint, pieces: int):
         piece = _piece(field, state, begin, length)
         if method.steps is not None:
             steps = -(-method.steps // pieces)
-            leg, _ = march(piece, stepper, steps, record=False)
+            leg, _ = march(piece, stepper, steps, record=False, unroll=False)
             return leg.y, pace
         leg, pace, _ = pace_through(
             piece,

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from ._delays import AnyArray, Grid, is_traced
+from ._delays import AnyArray, Grid, clipped, is_traced
 from ._solution import Records
 
 
@@ -57,7 +57,7 @@ def make_places(saveat: diffrax.SaveAt, grid: Grid, dtype: Any) -> Places:
         fractions = np.ones((grid.num, column.max() + 1))
         fractions[row, column] = (ts - grid.starts[row]) / length[row]
     index = row * fractions.shape[1] + column
-    return Places(ts.astype(dtype), xp.clip(fractions, 0, 1).astype(dtype), index)
+    return Places(ts.astype(dtype), clipped(fractions, 0, 1, xp).astype(dtype), index)
 
 
 def collect(

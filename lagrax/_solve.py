@@ -28,11 +28,11 @@ from ._checks import (
     with_tolerances,
 )
 from ._delays import Delay, Grid, Hold, Lag, RealScalar, is_traced, make_grid
-from ._field import Field, is_constant, make_field, make_past
+from ._field import Field, has_products, is_constant, make_field, make_past, trace
 from ._gradients import Checkpointed, Gradient, Method, cross
 from ._saving import Places, collect, make_places, steps_of, sub_saves
 from ._solution import RESULTS, Knots, Records, Solution, SolveError
-from ._stepping import Interval, Pace, Past, empty_infos, first_pace, make_stepper
+from ._stepping import Interval, Pace, Past, Stepper, empty_infos, first_pace, make_stepper
 
 
 def solve(
@@ -176,7 +176,8 @@ def _solve(problem: _Problem, grid: Grid, places: Places) -> Solution:
 
     carry = _first_carry(problem, method, fields[0], grid, initial, rows)
     if shared:
-        carry, out = lax.scan(lambda c, row: step(fields[0], c, row), carry, rows)
+        unroll = method.unroll and _unrolls(method.steps, method.stepper, grid.num)
+        carry, out = lax.scan(lambda c, row: step(fields[0], c, row), carry, rows, unroll=unroll)
     else:
         outs = []
         for i, field in enumerate(fields):
@@ -190,20 +191,25 @@ def _solve(problem: _Problem, grid: Grid, places: Places) -> Solution:
 def _method(problem: _Problem, fields: list[Field], grid: Grid, places: Places) -> Method:
     stepper = make_stepper(problem.solver)
     steps_saved = any(sub.steps for sub in sub_saves(problem.saveat))
-    lagged = grid.window > 0
-    y, args = problem.y0, problem.args
-    constant = not lagged and all(
-        is_constant(f, grid.starts[0], y, args, problem.delays) for f in fields
-    )
+    jaxprs = [trace(f, grid.starts[0], problem.y0, problem.args, problem.delays) for f in fields]
+    has_lags = any(isinstance(d, Lag) for d in problem.delays)
     return Method(
         stepper=stepper,
         controller=problem.controller,
         steps=problem.steps,
         max_steps=problem.max_steps,
-        constant=constant,
-        record=lagged or steps_saved or problem.saveat.dense,
+        constant=not has_lags and all(is_constant(j) for j in jaxprs),
+        unroll=_unrolls(problem.steps, stepper) and all(has_products(j) for j in jaxprs),
+        record=grid.window > 0 or steps_saved or problem.saveat.dense,
         smooth=not any(isinstance(d, Hold) for d in problem.delays) and len(fields) == 1,
     )
+
+
+def _unrolls(steps: int | None, stepper: Stepper, intervals: int = 1) -> bool:
+    """Whether there are so few evaluations that a loop would cost more than it saves. The limit is
+    a compromise with the time that compilation takes."""
+    cost = stepper.evaluations(True)
+    return steps is not None and cost is not None and intervals * steps * cost[1] <= 32
 
 
 class _Row(NamedTuple):

@@ -237,7 +237,9 @@ def jump(interval: Interval) -> Leg:
     return Leg(end, jax.vmap(after)(interval.save_at), (ts, info))
 
 
-def march(interval: Interval, stepper: Stepper, steps: int, record: bool) -> tuple[Leg, RESULTS]:
+def march(
+    interval: Interval, stepper: Stepper, steps: int, record: bool, unroll: bool
+) -> tuple[Leg, RESULTS]:
     """`steps` equal steps."""
     f = interval.vector_field()
     saves = interval.save_at.shape[0]
@@ -258,7 +260,7 @@ def march(interval: Interval, stepper: Stepper, steps: int, record: bool) -> tup
 
     carries = dense or isinstance(stepper, AnySolver)
     slope = stepper.begin(f, interval.start, h, interval.y) if carries else None
-    (y, _), (infos, results) = lax.scan(body, (interval.y, slope), (starts, lagged))
+    (y, _), (infos, results) = lax.scan(body, (interval.y, slope), (starts, lagged), unroll=unroll)
     fractions = jnp.arange(steps + 1, dtype=h.dtype) / steps
     leg = Leg(
         y,

@@ -82,6 +82,23 @@ def test_gradient_of_the_period_and_of_the_final_time(way, path, x64):
 
 
 @pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_sample_on_a_knot_has_the_derivative_from_the_left(way, path, x64):
+    """At t = tau = 1 the solution has a kink in t and in tau; halves of both sides are wrong."""
+
+    def sample(t, tau):
+        return lagrax.solve(
+            lambda t, x, args, *, history: 2.0 * x * (1 - history[0]),
+            0.0, 2.0, 0.5, delays=[Hold(tau)], intervals=3, gradient=WAYS[way],
+            saveat=diffrax.SaveAt(ts=t[None]), **PATHS[path],
+        ).ys[0]  # fmt: skip
+
+    by_time, by_tau = jax.grad(sample, argnums=(0, 1))(jnp.asarray(1.0), jnp.asarray(1.0))
+    np.testing.assert_allclose(by_time, 2.0 * 0.5 * 0.5 * np.exp(1.0), rtol=1e-4)
+    np.testing.assert_allclose(by_tau, 0.0, atol=1e-4)
+
+
+@pytest.mark.parametrize("path", PATHS)
 def test_lag_gradients_of_field_past_and_delay(path, x64):
     def loss(p, gradient):
         past = lambda t: p["mean"] + 0.3 * jnp.sin(p["pulse"] * t)
@@ -96,7 +113,7 @@ def test_lag_gradients_of_field_past_and_delay(path, x64):
             intervals=4,
             gradient=gradient,
             saveat=diffrax.SaveAt(ts=np.array([0.5, 1.3, 2.2])),
-            max_steps=256,
+            max_steps=100,
             **PATHS[path],
         )
         return jnp.sum(sol.ys * jnp.array([1.0, -2.0, 0.5]))
@@ -104,7 +121,9 @@ def test_lag_gradients_of_field_past_and_delay(path, x64):
     p = {"a": 1.6, "mean": 0.7, "pulse": 2.0, "tau": 0.9}
     p = jax.tree.map(jnp.asarray, p)
     direct, checkpointed = (jax.grad(loss)(p, g) for g in (Direct(), Checkpointed()))
-    np.testing.assert_allclose(ravel(checkpointed), ravel(direct), rtol=1e-11)
+    # Not closer: at a step's end either neighbour's interpolant may answer, by rounding, and their
+    # derivatives differ by the tolerance.
+    np.testing.assert_allclose(ravel(checkpointed), ravel(direct), rtol=1e-8)
     measured = finite_differences(lambda p: loss(p, Checkpointed()), p)
     np.testing.assert_allclose(ravel(direct), measured, rtol=2e-5, atol=1e-6)
 

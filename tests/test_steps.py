@@ -19,14 +19,18 @@ def _fresh_solves(a, x, intervals, controller):
     """A hand-written loop that calls diffrax afresh on every interval; evaluations of Tsit5 are
     six a step and one at the start, and the search for the first step takes two."""
     term = diffrax.ODETerm(lambda t, y, args: args[0] * y * (1 - args[1]))
+
+    @jax.jit
+    def one(k, x):
+        sol = diffrax.diffeqsolve(
+            term, diffrax.Tsit5(), k, k + 1, None, x, (a, x), stepsize_controller=controller
+        )
+        return sol.ys[-1], sol.stats["num_steps"]
+
     evaluations = 0
     for k in range(intervals):
-        sol = diffrax.diffeqsolve(
-            term, diffrax.Tsit5(), float(k), float(k + 1), None, x, (a, x),
-            stepsize_controller=controller,
-        )  # fmt: skip
-        x = sol.ys[-1]
-        evaluations += 2 + 1 + 6 * int(sol.stats["num_steps"])
+        x, steps = one(jnp.asarray(float(k)), x)
+        evaluations += 2 + 1 + 6 * int(steps)
     return x, evaluations
 
 

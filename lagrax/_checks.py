@@ -13,9 +13,9 @@ import numpy as np
 import optimistix as optx
 from jaxtyping import PyTree
 
-from ._delays import Delay, Hold, Lag, RealScalar, describe, is_traced
+from ._delays import Delay, Hold, Lag, RealScalar, describe, is_traced, is_whole
 from ._field import takes_history
-from ._gradients import Adjoint, Checkpointed, Direct
+from ._gradients import Adjoint, Checkpointed, Direct, Gradient
 from ._saving import sub_saves
 from ._stepping import ConstantSteps
 
@@ -60,7 +60,10 @@ def check_fields(field: Any, delays: Sequence[Delay]) -> Callable | list[Callabl
     fields = list(field) if isinstance(field, (list, tuple)) else [field]
     for f in fields:
         if not callable(f):
-            raise TypeError(f"field={f!r} cannot be called; expected f(t, y, args, *, history).")
+            hint = " Pass term.vector_field." if isinstance(f, diffrax.AbstractTerm) else ""
+            raise TypeError(
+                f"field={f!r} cannot be called; expected f(t, y, args, *, history).{hint}"
+            )
         if delays and not takes_history(f):
             raise TypeError(
                 f"The field {getattr(f, '__name__', f)!r} takes no `history`; expected "
@@ -124,7 +127,7 @@ def check_span(t0: Any, t1: Any) -> None:
 
 
 def check_intervals(intervals: Any, delays: Sequence[Delay], t0: Any, t1: Any) -> None:
-    if intervals is not None and (isinstance(intervals, bool) or not isinstance(intervals, int)):
+    if intervals is not None and not is_whole(intervals):
         raise TypeError(f"intervals={intervals!r}; expected a whole number.")
     if intervals is not None and intervals < 1:
         raise ValueError(f"intervals={intervals}; expected at least 1.")
@@ -146,28 +149,41 @@ def check_enough_intervals(intervals: int | None, num: int, delays: Sequence[Del
         )
 
 
-def checked_controller(
-    solver: Any, controller: Any, steps: Any, dt0: Any, max_steps: Any
-) -> diffrax.AbstractStepSizeController | None:
-    """The step-size controller to use; None for fixed steps."""
+def check_solver(solver: Any) -> None:
     if not isinstance(solver, diffrax.AbstractSolver):
         hint = f"{solver.__name__}()" if isinstance(solver, type) else "diffrax.Tsit5()"
         raise TypeError(f"solver={solver!r}; expected a solver of diffrax, such as {hint}.")
-    if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
-        raise ValueError(f"max_steps={max_steps!r}; expected a whole number, at least 1.")
-    if steps is not None:
-        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-            raise ValueError(
-                f"steps={steps!r}; expected a whole number of equal steps an interval, at least 1. "
-                "For adaptive steps leave it out."
-            )
-        given = "stepsize_controller" if controller is not None else "dt0"
-        if controller is not None or dt0 is not None:
-            raise ValueError(
-                f"Got steps={steps} and {given}: equal steps need no control. Leave one of the two "
-                "out."
-            )
-        return None
+    structure = solver.term_structure
+    if not (isinstance(structure, type) and issubclass(structure, diffrax.AbstractTerm)):
+        raise ValueError(
+            f"{type(solver).__name__} is for equations of several parts or with noise; expected a "
+            "solver for dy/dt = f, such as diffrax.Tsit5()."
+        )
+
+
+def check_steps(steps: Any, max_steps: Any, controller: Any, dt0: Any) -> None:
+    if not is_whole(max_steps) or max_steps < 1:
+        raise ValueError(
+            f"max_steps={max_steps!r}; expected a whole number, at least 1: memory is set aside "
+            "for so many."
+        )
+    if steps is None:
+        return
+    if not is_whole(steps) or steps < 1:
+        raise ValueError(
+            f"steps={steps!r}; expected a whole number of equal steps an interval, at least 1. For "
+            "adaptive steps leave it out."
+        )
+    given = "stepsize_controller" if controller is not None else "dt0"
+    if controller is not None or dt0 is not None:
+        raise ValueError(
+            f"Got steps={steps} and {given}: equal steps need no control. Leave one of the two out."
+        )
+
+
+def checked_controller(
+    solver: diffrax.AbstractSolver, controller: Any, dt0: Any
+) -> diffrax.AbstractStepSizeController:
     if controller is None:
         controller = diffrax.PIDController(rtol=1e-5, atol=1e-7)
     if not isinstance(controller, diffrax.AbstractStepSizeController):
@@ -175,19 +191,23 @@ def checked_controller(
             f"stepsize_controller={controller!r}; expected one of diffrax's, such as "
             "diffrax.PIDController(rtol=1e-5, atol=1e-7)."
         )
-    adaptive = isinstance(solver, diffrax.AbstractAdaptiveSolver)
-    if isinstance(controller, diffrax.PIDController) and not adaptive:
+    if isinstance(controller, diffrax.StepTo):
+        raise ValueError(
+            "StepTo counts its steps and would lose count where a breakpoint adds one. Use "
+            "diffrax.ClipStepSizeController(..., step_ts=...), or steps=K equal steps an interval."
+        )
+    if isinstance(controller, diffrax.ConstantStepSize):
+        if dt0 is None:
+            raise ValueError(
+                "ConstantStepSize needs the length of its steps: give dt0=..., or steps=K equal "
+                "steps an interval."
+            )
+        return ConstantSteps()
+    if not isinstance(solver, diffrax.AbstractAdaptiveSolver):
         raise ValueError(
             f"{type(solver).__name__} has no error estimate, so its steps cannot be adapted. Give "
             "steps=K equal steps an interval, or use a solver such as diffrax.Tsit5()."
         )
-    if isinstance(controller, diffrax.ConstantStepSize) and dt0 is None:
-        raise ValueError(
-            "ConstantStepSize needs the length of its steps: give dt0=..., or steps=K equal steps "
-            "an interval."
-        )
-    if isinstance(controller, diffrax.ConstantStepSize):
-        return ConstantSteps()
     return controller.wrap(direction=1)
 
 
@@ -216,18 +236,35 @@ def _is_placeholder(value: Any) -> bool:
     return type(value).__name__ == "_UseStepSizeTol"
 
 
-def check_gradient(gradient: Any, delays: Sequence[Delay]) -> None:
+def checked_gradient(
+    gradient: Any, delays: Sequence[Delay], solver: Any, controller: Any, dtype: Any
+) -> Gradient:
+    """The gradient, with what the backward pass of `Adjoint` needs in place."""
     if not isinstance(gradient, (Direct, Checkpointed, Adjoint)):
         hint = f"{gradient.__name__}()" if isinstance(gradient, type) else "lagrax.Checkpointed()"
         raise TypeError(
             f"gradient={gradient!r}; expected Direct(), Checkpointed() or Adjoint(), such as "
             f"{hint}."
         )
-    if isinstance(gradient, Adjoint) and any(isinstance(d, Lag) for d in delays):
+    if not isinstance(gradient, Adjoint):
+        return gradient
+    if any(isinstance(d, Lag) for d in delays):
         raise ValueError(
             f"Adjoint() has no equation for a Lag (delays {describe(delays)}): Theorem 2 is about "
             "held states. Use gradient=Checkpointed(), which is exact."
         )
+    backward = solver if gradient.solver is None else gradient.solver
+    check_solver(backward)
+    if gradient.stepsize_controller is not None:
+        controller = checked_controller(backward, gradient.stepsize_controller, None)
+    elif isinstance(controller, ConstantSteps):
+        raise ValueError(
+            "Adjoint() cannot go back in steps of dt0. Give it a control of its own, "
+            "Adjoint(stepsize_controller=diffrax.PIDController(...)), or use steps=K equal steps."
+        )
+    elif controller is not None:
+        checked_controller(backward, controller, None)
+    return Adjoint(with_tolerances(backward, controller, dtype), controller)
 
 
 def check_saveat(saveat: Any, t0: Any, t1: Any, dtype: Any) -> None:

@@ -45,14 +45,14 @@ class Hold(eqx.Module):
                 f"Hold takes either a period or instants, got tau={tau!r} and times={times!r}. "
                 "Write Hold(1.0) or Hold(times=[0.0, 0.7, 1.9])."
             )
-        if isinstance(lag, bool) or not isinstance(lag, int) or lag < 0:
+        if not is_whole(lag) or lag < 0:
             raise ValueError(
                 f"Hold got lag={lag!r}; expected a whole number 0, 1, 2, ... of instants to look "
                 "back. For the state at t - tau use Lag(tau)."
             )
         self.tau = None if tau is None else _checked_period(tau, "Hold")
         self.times = None if times is None else _checked_times(times)
-        self.lag = lag
+        self.lag = int(lag)
 
 
 class Lag(eqx.Module):
@@ -73,9 +73,13 @@ Delay = Hold | Lag
 
 def holds(tau: RealScalar, n: int) -> list[Hold]:
     """The holds of lag 0, 1, ..., n - 1: the history of the paper's NPCDDE (its eq. 13)."""
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+    if not is_whole(n) or n < 1:
         raise ValueError(f"holds got n={n!r}; expected a whole number of holds, at least 1.")
     return [Hold(tau, lag=j) for j in range(n)]
+
+
+def is_whole(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def is_traced(*values: Any) -> bool:
@@ -117,9 +121,14 @@ def _checked_times(times: Any) -> Any:
 class Grid(eqx.Module):
     """The breakpoints of one solve and, for each interval between them, where the past lies.
 
-    `ages[d]` says how many breakpoints ago hold `d` sampled the state: one number where it is the
-    same in every interval, else one for each. `past_times[d]` are instants before t0, where the
-    initial function gives the held value; `from_past[d]` says in which intervals.
+    For the d-th hold (lags do not count), `ages[d]` says how many breakpoints ago it sampled the
+    state: one number where it is the same in every interval, else one for each. `past_times[d]` are
+    instants before t0, where the initial function gives the held value; `from_past[d]` says in
+    which intervals.
+
+    `ring` is the number of breakpoints whose states must be kept for the holds, `window` the number
+    of intervals whose dense output must be kept for the lags, `num` the number of intervals.
+    `covered` is False where a traced delay does not fit the static number of intervals.
     """
 
     starts: Float[AnyArray, " intervals"]
@@ -182,18 +191,18 @@ def _candidates(delays, t0, t1, intervals, levels, slack, xp) -> list[Any]:
     """Where a breakpoint may lie; those outside (t0, t1) are clipped away later."""
     found: list[Any] = []
     seen: list[Any] = []
-    for delay in delays:
-        if isinstance(delay, Hold) and delay.times is not None:
-            found.append(delay.times)
-        elif isinstance(delay, Lag) or not any(_same(delay.tau, tau) for tau in seen):
-            seen.append(delay.tau)
-            count = _count(delay.tau, t0, t1, intervals, xp)
-            if isinstance(delay, Hold):
-                first = _floor(t0 / delay.tau, slack, xp) + 1
-                found.append((first + xp.arange(count)) * delay.tau)
-            else:
-                found.append(t0 + xp.arange(1, count + 1) * delay.tau)
     lags = [d.tau for d in delays if isinstance(d, Lag)]
+    # Holds come first: where a kink meets an instant, the (stable) sort then lets the hold change
+    # at its own instant, which matters to the gradient of a traced lag.
+    for hold in (d for d in delays if isinstance(d, Hold)):
+        if hold.times is not None:
+            found.append(hold.times)
+        elif not any(_same(hold.tau, tau) for tau in seen):
+            seen.append(hold.tau)
+            first = _floor(t0 / hold.tau, slack, xp) + 1
+            found.append((first + xp.arange(_count(hold.tau, t0, t1, intervals, xp))) * hold.tau)
+    for tau in lags:
+        found.append(t0 + xp.arange(1, _count(tau, t0, t1, intervals, xp) + 1) * tau)
     if xp is np and lags and len(delays) > 1:
         found = [_travelled(np.concatenate([[t0], *found]), lags, t1, levels)]
     elif lags and len(delays) > 1:
@@ -215,6 +224,7 @@ def _covered(delays: Sequence[Any], t0, t1, intervals, slack):
     covered = jnp.asarray(t1 > t0)
     for delay in delays:
         if isinstance(delay, Hold) and delay.times is not None:
+            covered &= jnp.all(jnp.diff(delay.times) > 0)
             continue
         tau = jnp.asarray(delay.tau)
         first = t0 if isinstance(delay, Lag) else _floor(t0 / tau, slack, jnp) * tau
@@ -224,8 +234,7 @@ def _covered(delays: Sequence[Any], t0, t1, intervals, slack):
 
 
 def _travelled(kinks, lags, t1, levels):
-    """All points reached from a kink by up to `levels` lags, and multiples of the shortest lag, so
-    that no interval is longer than it and the past is complete when it is asked for."""
+    """All points reached from a kink by up to `levels` lags."""
     reached = [kinks]
     for _ in range(levels):
         kinks = np.unique(np.concatenate([kinks + tau for tau in lags]))
@@ -280,9 +289,9 @@ def _instants(hold, starts, t0, slack, xp):
     """The instant whose state `hold` holds, in each interval."""
     if hold.times is None:
         return (_floor(starts / hold.tau, slack, xp) - hold.lag) * hold.tau
-    width = slack * xp.maximum(1.0, xp.abs(starts))
-    index = xp.searchsorted(hold.times, starts + width, side="right") - 1 - hold.lag
-    return xp.where(index >= 0, hold.times[xp.maximum(index, 0)], t0)
+    width, times = slack * xp.maximum(1.0, xp.abs(starts)), xp.asarray(hold.times)
+    index = xp.searchsorted(times, starts + width, side="right") - 1 - hold.lag
+    return xp.where(index >= 0, times[xp.maximum(index, 0)], t0)
 
 
 def _window(lag_taus, num_delays, starts, t1, slack, xp) -> int:
@@ -291,7 +300,7 @@ def _window(lag_taus, num_delays, starts, t1, slack, xp) -> int:
     if not lag_taus or (xp is np and min(lag_taus) >= (t1 - starts[0]) * (1 - slack)):
         return 0
     if num_delays == 1:
-        return 1
+        return 1  # the intervals are as long as the only lag
     if xp is jnp:
         return starts.shape[0]
     earliest = starts - max(lag_taus)
@@ -304,9 +313,10 @@ def describe(delays: Sequence[Delay]) -> str:
     """`Hold(1.0), Lag(0.5)`, for messages."""
 
     def one(d: Delay) -> str:
+        tau = "tau" if is_traced(d.tau) else d.tau
         if isinstance(d, Lag):
-            return f"Lag({d.tau})"
+            return f"Lag({tau})"
         lag = f", lag={d.lag}" if d.lag else ""
-        return f"Hold({d.tau}{lag})" if d.times is None else f"Hold(times=...{lag})"
+        return f"Hold({tau}{lag})" if d.times is None else f"Hold(times=...{lag})"
 
     return ", ".join(one(d) for d in delays) or "none"

@@ -108,7 +108,7 @@ def _check_call(call, t, y, args, prepared, delays) -> None:
             )
 
 
-def trace(field: Field, t: Array, y: PyTree, args: PyTree, delays: Sequence[Delay]) -> Any:
+def jaxpr_of(field: Field, t: Array, y: PyTree, args: PyTree, delays: Sequence[Delay]) -> Any:
     """The jaxpr of one evaluation as a function of t and y."""
     prepared = eqx.filter_eval_shape(field.prepare, tuple(y for _ in delays))
     evaluate = lambda t, y: field.evaluate(t, y, args, _example(prepared))

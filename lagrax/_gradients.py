@@ -22,14 +22,16 @@ from ._stepping import (
     march,
     pace_through,
     replay,
+    stroll,
 )
 
 
 class Direct(eqx.Module):
-    """Differentiates through every step, all of which are kept in memory.
+    """Differentiates through every step.
 
     Choose it for forward mode (`jax.jvp`, `jax.jacfwd`), for higher derivatives, and for short
-    solves with fixed `steps`, where memory is no concern: nothing is computed twice.
+    solves with equal `steps`: all of them are then kept in memory and nothing is computed twice.
+    (Adaptive steps are found first and then gone through again.)
     """
 
 
@@ -37,7 +39,8 @@ class Checkpointed(eqx.Module):
     """Keeps the state at each knot and replays one interval at a time. The default.
 
     The gradient is that of the computed solution, exact to rounding; accepted adaptive steps count
-    as given. Memory: one state an interval, and the steps of a single interval.
+    as given. Memory: one state an interval (and, with adaptive steps, `max_steps` numbers, their
+    ends), and the steps of a single interval.
     """
 
 
@@ -101,7 +104,7 @@ def _forward(interval, method: Method, pace):
     if method.steps is not None:
         leg, result = march(interval, method.stepper, method.steps, method.record, method.unroll)
         return leg, pace, None, result
-    leg, pace, trace = pace_through(
+    leg, pace, taken = pace_through(
         interval,
         method.stepper,
         method.controller,
@@ -110,7 +113,7 @@ def _forward(interval, method: Method, pace):
         record=method.record,
         smooth=method.smooth,
     )
-    return leg, pace, trace, pace.result
+    return leg, pace, taken, pace.result
 
 
 def _adaptive_steps(interval, method: Method, gradient, pace):
@@ -119,15 +122,15 @@ def _adaptive_steps(interval, method: Method, gradient, pace):
         still, pace = jax.tree.map(
             lambda x: lax.stop_gradient(x) if eqx.is_inexact_array(x) else x, (interval, pace)
         )
-        _, pace, trace, result = _forward(still, method, pace)
-        assert trace is not None
-        leg = replay(interval, method.stepper, trace, kind="bounded", record=method.record)
+        _, pace, taken, result = _forward(still, method, pace)
+        assert taken is not None
+        leg = replay(interval, method.stepper, taken, kind="bounded", record=method.record)
         return leg, pace, result
 
     def backward(interval, kept, cotangent):
-        trace, _ = kept
+        taken, _ = kept
         return _pullback(
-            lambda i: replay(i, method.stepper, trace, kind="checkpointed", record=method.record),
+            lambda i: replay(i, method.stepper, taken, kind="checkpointed", record=method.record),
             interval,
             cotangent,
         )
@@ -142,7 +145,7 @@ def _pullback(function, interval: Interval, cotangent: Leg) -> Interval:
 
 
 def _with_backward(interval, method: Method, pace, backward):
-    """The interval with a backward pass of its own: `backward(interval, (trace, y1), cotangent)`
+    """The interval with a backward pass of its own: `backward(interval, (taken, y1), cotangent)`
     gives the cotangent of the interval."""
     moving, still = eqx.partition(interval, eqx.is_inexact_array)
     still_arrays, still_rest = eqx.partition(still, eqx.is_array)
@@ -158,14 +161,14 @@ def _with_backward(interval, method: Method, pace, backward):
         return leg, pace, result
 
     def run_forward(moving, fixed_arrays):
-        leg, pace, trace, result = _forward(*unpack(moving, fixed_arrays))
-        return (leg, pace, result), (moving, fixed_arrays, trace, leg.y)
+        leg, pace, taken, result = _forward(*unpack(moving, fixed_arrays))
+        return (leg, pace, result), (moving, fixed_arrays, taken, leg.y)
 
     def run_backward(kept, cotangent):
-        moving, fixed_arrays, trace, y1 = kept
+        moving, fixed_arrays, taken, y1 = kept
         interval, _, _ = unpack(moving, fixed_arrays)
         leg_cotangent, _, _ = cotangent
-        return backward(interval, (trace, y1), leg_cotangent), None
+        return backward(interval, (taken, y1), leg_cotangent), None
 
     run.defvjp(run_forward, run_backward)
     return run(moving, fixed_arrays)
@@ -202,7 +205,7 @@ def _theorem_2(interval: Interval, method: Method, gradient: Adjoint, y1, cotang
         dz = field.evaluate(start + (1 - w / length) * moving_length, z, args, prepared)
         return jax.tree.map(lambda d: (factor * d).astype(d.dtype), dz)
 
-    def reversed_field(w, state, args, prepared):
+    def reversed_field(w, state, _args, _prepared):
         z, a, _ = state
         dz, pull = eqx.filter_vjp(lambda z, theta: scaled_field(z, theta, w), z, theta)
         return (jax.tree.map(jnp.negative, dz), *pull(a))
@@ -232,33 +235,42 @@ def _backwards(interval, method, gradient: Adjoint, field, slope_at, state, save
     """From the end of the interval to its start, with a jump of the adjoint at each saved time.
     Gives the adjoint at the start, the integrals, and the cotangents of the saved times."""
     length, count = interval.length, interval.save_at.shape[0]
-    run = _make_piece(field, method, gradient, pieces=count + 1)
-    begin = _piece(field, state, jnp.zeros_like(length), length)
-    pace = None
-    if method.steps is None:
-        pace = first_pace(
-            begin,
-            _backward_stepper(method, gradient),
-            _controller(method, gradient),
-            None,
-            length,
-            False,
+    stepper = method.stepper if gradient.solver is None else make_stepper(gradient.solver)
+    controller = gradient.stepsize_controller
+    zero, pace = jnp.zeros_like(length), None
+    if controller is not None:
+        begin = _piece(field, state, zero, length)
+        pace = first_pace(begin, stepper, controller, None, length, smooth=False)
+
+    def run(state, begin, size, pace):
+        piece = _piece(field, state, begin, size)
+        if controller is None:
+            count = jnp.maximum(1, jnp.ceil(method.steps * size / length)).astype(int)
+            return stroll(piece, stepper, count), pace
+        leg, pace, _ = pace_through(
+            piece, stepper, controller, pace, max_steps=method.max_steps, record=False, smooth=False
         )
+        return leg.y, pace
+
+    def run_to(w, state, begin, pace):
+        # Fractions are filled up with ones and times are repeated: most pieces may have no length.
+        skip = lambda state, begin, size, pace: (state, pace)
+        return lax.cond(w > begin, run, skip, state, begin, w - begin, pace)
 
     def to_save(carry, x):
-        state, w, pace = carry
+        state, begin, pace = carry
         s, cotangent = x
-        state, pace = run(state, w, (1 - s) * length - w, pace)
-        z, a, gathered = state
+        w = (1 - s) * length
+        (z, a, gathered), pace = run_to(w, state, begin, pace)
         products = jax.tree.map(lambda c, d: jnp.sum(jnp.real(c * d)), cotangent, slope_at(z, s))
         a = jax.tree.map(jnp.add, a, cotangent)
-        return ((z, a, gathered), (1 - s) * length, pace), sum(jax.tree.leaves(products))
+        return ((z, a, gathered), w, pace), sum(jax.tree.leaves(products))
 
-    carry, at_saves = (state, jnp.zeros_like(length), pace), interval.save_at
+    carry, at_saves = (state, zero, pace), interval.save_at
     if count:
         carry, at_saves = lax.scan(to_save, carry, (interval.save_at, saves), reverse=True)
-    state, w, pace = carry
-    (_, a, gathered), pace = run(state, w, length - w, pace)
+    state, begin, pace = carry
+    (_, a, gathered), pace = run_to(length, state, begin, pace)
     if pace is not None:
         # A backward pass that did not arrive must not pass for a gradient.
         lost = pace.result != RESULTS.successful
@@ -266,42 +278,6 @@ def _backwards(interval, method, gradient: Adjoint, field, slope_at, state, save
     return a, gathered, at_saves
 
 
-def _backward_stepper(method: Method, gradient: Adjoint) -> Stepper:
-    return method.stepper if gradient.solver is None else make_stepper(gradient.solver)
-
-
-def _controller(method: Method, gradient: Adjoint):
-    own = gradient.stepsize_controller
-    return method.controller if own is None else own.wrap(direction=1)
-
-
 def _piece(field, state, begin, length) -> Interval:
     whole = Field(prepare=lambda history: history, evaluate=field)
     return Interval(whole, None, state, [], None, begin, length, jnp.zeros(0, length.dtype))
-
-
-def _make_piece(field, method: Method, gradient: Adjoint, pieces: int):
-    """Integrates over one piece of reversed time; pieces of no length are left out."""
-    stepper, controller = _backward_stepper(method, gradient), _controller(method, gradient)
-
-    def run(state, begin, length, pace):
-        piece = _piece(field, state, begin, length)
-        if method.steps is not None:
-            steps = -(-method.steps // pieces)
-            leg, _ = march(piece, stepper, steps, record=False, unroll=False)
-            return leg.y, pace
-        leg, pace, _ = pace_through(
-            piece,
-            stepper,
-            controller,
-            pace,
-            max_steps=method.max_steps,
-            record=False,
-            smooth=False,
-        )
-        return leg.y, pace
-
-    def maybe(state, begin, length, pace):
-        return lax.cond(length > 0, run, lambda s, b, h, p: (s, p), state, begin, length, pace)
-
-    return maybe

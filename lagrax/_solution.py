@@ -7,7 +7,7 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float, PyTree, Real, Shaped
+from jaxtyping import Array, ArrayLike, Bool, Float, PyTree, Real, Shaped
 
 
 class RESULTS(diffrax.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
@@ -21,11 +21,13 @@ class RESULTS(diffrax.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
     )
     step_underflow = (
         "The step size fell below what the floating point type can resolve; `sol.failed_at` says "
-        "when. Loosen the tolerances, use float64, or a stiff solver such as diffrax.Kvaerno5."
+        "when. The solution may become infinite there; if not, loosen the tolerances, use float64, "
+        "or a stiff solver such as diffrax.Kvaerno5."
     )
     intervals_too_few = (
         "The static number of intervals does not cover the span from t0 to t1, or a traced tau is "
-        "not positive. Raise `intervals`, or bound tau from below."
+        "not positive, or traced instants do not increase. Raise `intervals`, bound tau from "
+        "below, or sort the instants."
     )
 
 
@@ -50,9 +52,12 @@ class Records(eqx.Module):
     infos: PyTree[Shaped[Array, "intervals steps ..."]]
     interpolation: Callable = eqx.field(static=True)
 
-    def evaluate(self, t: Real[Array, ""]) -> PyTree[Array]:
-        # At a breakpoint the earlier interval answers, so that one of no length never does.
-        row = jnp.searchsorted(self.ts[1:, 0], t, side="left")
+    def evaluate(self, t: Real[Array, ""], right: Bool[Array, ""] | bool = False) -> PyTree[Array]:
+        """The state at t. At a breakpoint, where the solution has a kink, the earlier interval
+        answers (so that one of no length never does), or with `right` the later one."""
+        starts = self.ts[1:, 0]
+        earlier = jnp.searchsorted(starts, t, side="left")
+        row = jnp.where(right, jnp.searchsorted(starts, t, side="right"), earlier)
         ts = self.ts[row]
         step = jnp.clip(jnp.searchsorted(ts, t, side="right") - 1, 0, ts.shape[0] - 2)
         # A time that rounding puts past the last step of its interval belongs to that step.
@@ -68,7 +73,8 @@ class Solution(eqx.Module):
     - `knots`: the breakpoints `knots.ts` and the states there `knots.ys`, always.
     - `stats`: counts of intervals, steps, rejected steps and evaluations of the field (`None`
       where an implicit solver hides them).
-    - `result`: a `lagrax.RESULTS`; `failed_at` is the time of the failure, else NaN.
+    - `result`: a `lagrax.RESULTS`; `failed_at` is the time of the failure, else NaN. States after
+      it are NaN.
     - `evaluate(t)`: the solution anywhere, where `saveat=SaveAt(dense=True)` asked for it.
     """
 

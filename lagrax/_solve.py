@@ -16,19 +16,21 @@ from ._checks import (
     check_delays,
     check_enough_intervals,
     check_fields,
-    check_gradient,
     check_intervals,
     check_number_of_fields,
     check_options,
     check_saveat,
+    check_solver,
     check_span,
+    check_steps,
     checked_controller,
+    checked_gradient,
     checked_state,
     dynamic_scalars,
     with_tolerances,
 )
 from ._delays import Delay, Grid, Hold, Lag, RealScalar, is_traced, make_grid
-from ._field import Field, has_products, is_constant, make_field, make_past, trace
+from ._field import Field, has_products, is_constant, jaxpr_of, make_field, make_past
 from ._gradients import Checkpointed, Gradient, Method, cross
 from ._saving import Places, collect, make_places, steps_of, sub_saves
 from ._solution import RESULTS, Knots, Records, Solution, SolveError
@@ -73,12 +75,14 @@ def solve(
       atol=1e-7)`. The length of the steps is carried across breakpoints.
     - `steps`: this many equal steps in each interval instead of adaptive ones: the fast path.
     - `dt0`: the first adaptive step; found by itself if left out.
-    - `intervals`: the number of intervals where a delay, t0 or t1 is traced (trained, vmapped): at
-      least as many as there are periods in the span.
+    - `intervals`: needed where a delay, t0 or t1 is traced (trained, vmapped): at least as many as
+      there are periods of the shortest delay in the span. (A kink that a traced `Lag` passes on is
+      followed once where there are other delays too, so that high orders may suffer a little.)
     - `saveat`: as in diffrax. Times built with NumPy or outside `jit` are known beforehand and
       cheaper.
     - `gradient`: `Checkpointed()`, `Direct()` or `Adjoint()`.
-    - `max_steps`: at most this many adaptive steps, rejected ones included.
+    - `max_steps`: at most this many adaptive steps, rejected ones included. With a `Lag`, or with
+      dense output, room for so many is kept in every interval: lower it for large states.
     - `throw`: raise where the solve fails; otherwise see `Solution.result`.
     - `progress_meter`: as in diffrax, moved on at every breakpoint.
 
@@ -90,26 +94,29 @@ def solve(
     delays = list(delays)
     fields = check_fields(field, delays)
     check_span(t0, t1)
-    check_gradient(gradient, delays)
-    controller = checked_controller(solver, stepsize_controller, steps, dt0, max_steps)
+    check_solver(solver)
+    check_steps(steps, max_steps, stepsize_controller, dt0)
+    adaptive = steps is None
+    controller = checked_controller(solver, stepsize_controller, dt0) if adaptive else None
     y0, past, dtype = checked_state(y0, t0)
     solver = with_tolerances(solver, controller, dtype)
+    gradient = checked_gradient(gradient, delays, solver, controller, dtype)
     check_saveat(saveat, t0, t1, dtype)
     if isinstance(fields, list) and intervals is None:
-        intervals = len(fields)
+        intervals = len(fields)  # one for each, which is checked below
     else:
         check_intervals(intervals, delays, t0, t1)
     grid = make_grid(delays, t0, t1, intervals=intervals, levels=_order(solver) + 1, dtype=dtype)
     check_number_of_fields(fields, grid.num, delays, t0, t1)
     check_enough_intervals(intervals, grid.num, delays)
     places = make_places(saveat, grid, dtype)
-    args, dt0 = dynamic_scalars((args, dt0))
+    args, dt0, traceable = dynamic_scalars((args, dt0, list(delays)))
     problem = _Problem(
         fields,
         args,
         y0,
         past,
-        delays,
+        traceable,
         solver,
         controller,
         steps,
@@ -164,7 +171,6 @@ def _as_arrays(tree: PyTree) -> PyTree:
 def _solve(problem: _Problem, grid: Grid, places: Places) -> Solution:
     y0, past = problem.y0, problem.past
     initial = make_past(past, y0, grid.starts[0])
-    shared = not isinstance(problem.fields, list)
     given = problem.fields if isinstance(problem.fields, list) else [problem.fields]
     fields = [make_field(f, grid.starts[0], y0, problem.args, problem.delays) for f in given]
     method = _method(problem, fields, grid, places)
@@ -175,7 +181,7 @@ def _solve(problem: _Problem, grid: Grid, places: Places) -> Solution:
         return _cross(problem, method, grid, interval, carry, row)
 
     carry = _first_carry(problem, method, fields[0], grid, initial, rows)
-    if shared:
+    if not isinstance(problem.fields, list):
         unroll = method.unroll and _unrolls(method.steps, method.stepper, grid.num)
         carry, out = lax.scan(lambda c, row: step(fields[0], c, row), carry, rows, unroll=unroll)
     else:
@@ -191,7 +197,7 @@ def _solve(problem: _Problem, grid: Grid, places: Places) -> Solution:
 def _method(problem: _Problem, fields: list[Field], grid: Grid, places: Places) -> Method:
     stepper = make_stepper(problem.solver)
     steps_saved = any(sub.steps for sub in sub_saves(problem.saveat))
-    jaxprs = [trace(f, grid.starts[0], problem.y0, problem.args, problem.delays) for f in fields]
+    jaxprs = [jaxpr_of(f, grid.starts[0], problem.y0, problem.args, problem.delays) for f in fields]
     has_lags = any(isinstance(d, Lag) for d in problem.delays)
     return Method(
         stepper=stepper,
@@ -206,8 +212,9 @@ def _method(problem: _Problem, fields: list[Field], grid: Grid, places: Places) 
 
 
 def _unrolls(steps: int | None, stepper: Stepper, intervals: int = 1) -> bool:
-    """Whether there are so few evaluations that a loop would cost more than it saves. The limit is
-    a compromise with the time that compilation takes."""
+    """Whether there are so few evaluations (of the steps of one interval, or of all of them) that a
+    loop costs more than it saves. The limit is a compromise with the time compilation takes; the
+    gain on a GPU is in benchmarks/NOTES.md."""
     cost = stepper.evaluations(True)
     return steps is not None and cost is not None and intervals * steps * cost[1] <= 32
 
@@ -248,7 +255,7 @@ def _interval(problem: _Problem, field, grid: Grid, initial, carry: _Carry, row:
         before = initial(row.past_times[d])
         return jax.tree.map(lambda b, v: jnp.where(row.from_past[d], b, v), before, value)
 
-    number = iter(range(len(problem.delays)))
+    number = iter(range(len(problem.delays)))  # of the hold, as in the grid
     # A lag over the whole span of a constant past is that constant.
     lagged = problem.y0 if problem.past is None and grid.window == 0 else None
     history = [held(next(number)) if isinstance(d, Hold) else lagged for d in problem.delays]
@@ -311,11 +318,15 @@ def _cross(problem: _Problem, method: Method, grid: Grid, interval, carry: _Carr
 
 def _solution(problem, method: Method, grid: Grid, places: Places, carry: _Carry, out) -> Solution:
     ys, saves, record = out
-    t0, t1, y1 = grid.starts[0], grid.ends[-1], jax.tree.map(lambda x: x[0], carry.ring)
+    t0, t1 = grid.starts[0], grid.ends[-1]
     knots = Knots(
         jnp.concatenate([grid.starts, t1[None]]),
         jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), problem.y0, ys),
     )
+    result, failed_at = _result(grid, knots, carry)
+    valid = lambda ts: ((ts <= failed_at) | jnp.isnan(failed_at)) & grid.covered
+    knots = Knots(knots.ts, _masked(knots.ys, valid(knots.ts)))
+    y1 = jax.tree.map(lambda x: x[-1], knots.ys)
     records = None
     if record is not None:
         linear = diffrax.LocalLinearInterpolation
@@ -332,10 +343,9 @@ def _solution(problem, method: Method, grid: Grid, places: Places, carry: _Carry
         problem.args,
         (t0, t1),
         (problem.y0, y1),
-        (places.ts, _saved(places, saves, t0, t1)),
+        (places.ts, _saved(places, saves, valid(places.ts), t0, t1)),
         at_steps,
     )
-    result, failed_at = _result(grid, knots, carry)
     return Solution(
         t0=t0,
         t1=t1,
@@ -349,15 +359,19 @@ def _solution(problem, method: Method, grid: Grid, places: Places, carry: _Carry
     )
 
 
-def _saved(places: Places, saves: PyTree, t0: Array, t1: Array) -> PyTree:
-    """The saved states in the order of the times; NaN for times outside the span."""
-    inside = (places.ts >= t0) & (places.ts <= t1)
+def _masked(ys: PyTree, valid: Array) -> PyTree:
+    """NaN where there is no valid state."""
 
     def leaf(x):
-        flat = x.reshape(-1, *x.shape[2:])[places.index]
-        return jnp.where(inside.reshape(-1, *[1] * (flat.ndim - 1)), flat, jnp.nan)
+        return jnp.where(valid.reshape(-1, *[1] * (x.ndim - 1)), x, jnp.nan)
 
-    return jax.tree.map(leaf, saves)
+    return jax.tree.map(leaf, ys)
+
+
+def _saved(places: Places, saves: PyTree, valid: Array, t0: Array, t1: Array) -> PyTree:
+    """The saved states in the order of the times; NaN for times outside the span."""
+    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[places.index], saves)
+    return _masked(flat, valid & (places.ts >= t0) & (places.ts <= t1))
 
 
 def _result(grid: Grid, knots: Knots, carry: _Carry) -> tuple[RESULTS, Array]:
@@ -408,6 +422,8 @@ def _thrown(solution: Solution) -> Solution:
         ys, knots = result.error_if((solution.ys, solution.knots), failed)
         return dataclasses.replace(solution, ys=ys, knots=knots)
     if failed:
-        at = f" It failed at t = {float(solution.failed_at):g}."
-        raise SolveError(f"{RESULTS[result]}{at if jnp.isfinite(solution.failed_at) else ''}")
+        where = f" It failed at t = {float(solution.failed_at):g}."
+        if result == RESULTS.max_steps_reached:
+            where += " (If more steps do not take it further, the solution is infinite there.)"
+        raise SolveError(f"{RESULTS[result]}{where if jnp.isfinite(solution.failed_at) else ''}")
     return solution

@@ -35,22 +35,23 @@ class Past(eqx.Module):
     t0: Real[Array, ""]
     records: Records | None
 
-    def __call__(self, t: Real[Array, ""]) -> list[State]:
-        return [self.at(t - tau) for tau in self.taus]
+    def __call__(self, t: Real[Array, ""], right: Bool[Array, ""]) -> list[State]:
+        """The lagged states at time t. `right` says that t begins an interval, so that of the two
+        derivatives at a kink the right-hand one is meant."""
+        return [self.at(t - tau, right) for tau in self.taus]
 
-    def at(self, t: Real[Array, ""]) -> State:
-        # Some implicit methods look beyond the end of a step, so the first interval, which has no
-        # records yet, may ask for a time after t0. Rounding alone must not, though. (And where,
-        # not minimum, which shares out the gradient where t is t0.)
+    def at(self, t: Real[Array, ""], right: Bool[Array, ""]) -> State:
         rounding = 32 * jnp.finfo(t.dtype).eps * jnp.maximum(1, jnp.abs(self.t0))
-        first = self.records is None or self.records.ts[-1, 0] < self.t0
-        early = (t <= self.t0 + rounding) | first
-        before = self.initial(
-            jnp.where(early & ((t <= self.t0) | (t > self.t0 + rounding)), t, self.t0)
-        )
+        # Rounding alone must not ask the initial function for a time after t0. Some implicit
+        # methods do look beyond the end of a step, though, and the first interval has no records.
+        # (And where, not minimum, which shares out the gradient where t is t0.)
+        after_by_rounding = (t > self.t0) & (t <= self.t0 + rounding)
         if self.records is None:
-            return before
-        after = self.records.evaluate(jnp.where(early, self.t0, t))
+            return self.initial(jnp.where(after_by_rounding, self.t0, t))
+        first = self.records.ts[-1, 0] < self.t0
+        early = first | (t <= self.t0 + rounding)
+        before = self.initial(jnp.where(early & ~after_by_rounding, t, self.t0))
+        after = self.records.evaluate(jnp.where(early, self.t0, t), right)
         return jax.tree.map(lambda b, a: jnp.where(early, b, a), before, after)
 
 
@@ -78,7 +79,7 @@ class Interval(eqx.Module):
             return lambda t, y, lagged=None: self.field.evaluate(t, y, self.args, prepared)
 
         def f(t, y, lagged=None):
-            entries = iter(past(t) if lagged is None else lagged)
+            entries = iter(past(t, t <= self.start) if lagged is None else lagged)
             history = tuple(next(entries) if h is None else h for h in self.history)
             return self.field.evaluate(t, y, self.args, self.field.prepare(history))
 
@@ -250,7 +251,9 @@ def march(
     if interval.past is not None and isinstance(stepper, ExplicitRungeKutta):
         # All stages' times are known beforehand, so all lagged states are looked up at once.
         nodes = starts[:, None] + h * jnp.asarray(stepper.nodes, h.dtype)
-        lagged = jax.vmap(jax.vmap(interval.past))(nodes)
+        lagged = jax.vmap(jax.vmap(interval.past))(nodes, nodes <= interval.start)
+
+    carries = dense or isinstance(stepper, AnySolver)
 
     def body(carry, x):
         y, slope = carry
@@ -258,7 +261,6 @@ def march(
         y, _, info, slope, result = stepper.step(f, t, h, y, slope, lagged, dense)
         return (y, slope if carries else None), (info if dense else None, result)
 
-    carries = dense or isinstance(stepper, AnySolver)
     slope = stepper.begin(f, interval.start, h, interval.y) if carries else None
     (y, _), (infos, results) = lax.scan(body, (interval.y, slope), (starts, lagged), unroll=unroll)
     fractions = jnp.arange(steps + 1, dtype=h.dtype) / steps
@@ -268,6 +270,20 @@ def march(
         (interval.start + interval.length * fractions, infos) if record else None,
     )
     return leg, RESULTS.successful if isinstance(stepper, ExplicitRungeKutta) else _first(results)
+
+
+def stroll(interval: Interval, stepper: Stepper, steps: Int[Array, ""]) -> State:
+    """The end of the interval by a traced number of equal steps: not for reverse mode."""
+    f, h = interval.vector_field(), interval.length / steps
+    explicit = isinstance(stepper, ExplicitRungeKutta)
+
+    def body(j, carry):
+        y, state = carry
+        y, _, _, state, _ = stepper.step(f, interval.start + j * h, h, y, state, dense=False)
+        return y, None if explicit else state
+
+    state = None if explicit else stepper.begin(f, interval.start, h, interval.y)
+    return lax.fori_loop(0, steps, body, (interval.y, state))[0]
 
 
 def _first(results: RESULTS) -> RESULTS:
@@ -318,7 +334,7 @@ class Pace(eqx.Module):
     t: Real[Array, ""]
 
 
-class Trace(eqx.Module):
+class Taken(eqx.Module):
     """The accepted steps of one interval: their ends, as fractions of it, and their number."""
 
     fractions: Float[Array, " max_steps_plus_1"]
@@ -361,7 +377,7 @@ def pace_through(
     max_steps: int,
     record: bool,
     smooth: bool,
-) -> tuple[Leg, Pace, Trace]:
+) -> tuple[Leg, Pace, Taken]:
     """Adaptive steps. `smooth` says that the field is continuous where the interval begins, so
     that the last slope is still valid."""
     f = interval.vector_field()
@@ -398,8 +414,8 @@ def pace_through(
     # takes one.
     empty = interval.length == 0
     fractions = jnp.where(empty, travel.fractions.at[1].set(1), travel.fractions)
-    trace = Trace(fractions, jnp.where(empty, 1, count))
-    return _leg(interval, travel.y, travel.saves, travel.infos, trace), pace, trace
+    taken = Taken(fractions, jnp.where(empty, 1, count))
+    return _leg(interval, travel.y, travel.saves, travel.infos, taken), pace, taken
 
 
 class _Travel(eqx.Module):
@@ -456,11 +472,11 @@ def empty_infos(stepper: Stepper, t: Array, y: State, places: tuple[int, ...]) -
     )
 
 
-def _leg(interval, y, saves, infos, trace: Trace) -> Leg:
+def _leg(interval, y, saves, infos, taken: Taken) -> Leg:
     if infos is None:
         return Leg(y, saves, None)
-    ts = interval.start + trace.fractions * interval.length
-    used = jnp.arange(ts.shape[0]) <= trace.count
+    ts = interval.start + taken.fractions * interval.length
+    used = jnp.arange(ts.shape[0]) <= taken.count
     return Leg(y, saves, (jnp.where(used, ts, jnp.inf), infos))
 
 
@@ -548,15 +564,15 @@ def _put(infos: Any, info: PyTree, index: Any, keep: Any):
 def replay(
     interval: Interval,
     stepper: Stepper,
-    trace: Trace,
+    taken: Taken,
     *,
     kind: Literal["checkpointed", "bounded"],
     record: bool,
 ) -> Leg:
     """The accepted steps again, without the search for them: what reverse mode goes through."""
     f = interval.vector_field()
-    max_steps = trace.fractions.shape[0] - 1
-    fractions = lax.stop_gradient(trace.fractions)
+    max_steps = taken.fractions.shape[0] - 1
+    fractions = lax.stop_gradient(taken.fractions)
     h = fractions[1] * interval.length
     slope = stepper.begin(f, interval.start, h, interval.y)
     infos = empty_infos(stepper, interval.start, interval.y, (max_steps,)) if record else None
@@ -571,11 +587,11 @@ def replay(
 
     carry = (jnp.asarray(0), interval.y, slope, _initial_saves(interval), infos)
     _, y, _, saves, infos = eqxi.while_loop(
-        lambda carry: carry[0] < trace.count,
+        lambda carry: carry[0] < taken.count,
         body,
         carry,
         kind=kind,
         max_steps=max_steps,
         buffers=lambda carry: carry[4],
     )
-    return _leg(interval, y, saves, infos, trace)
+    return _leg(interval, y, saves, infos, taken)

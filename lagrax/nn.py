@@ -507,7 +507,14 @@ class NPCDDE(AbstractLayer):
         **options: Any,
     ):
         _check_whole("NPCDDE", "n", n, 1)
-        self.flow = Flow(field, holds(T / n, n if lags is None else lags), T=T, **options)
+        lags = n if lags is None else lags
+        if isinstance(field, AbstractField) and field.design.history != lags:
+            raise ValueError(
+                f"NPCDDE got a field with history={field.design.history}, but gives it {lags} held "
+                f"states. Build the field with history={lags}, or give lags="
+                f"{field.design.history}."
+            )
+        self.flow = Flow(field, holds(T / n, lags), T=T, **options)
 
 
 class UNPCDDE(AbstractLayer):

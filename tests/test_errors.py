@@ -80,12 +80,12 @@ CASES = {
     "too many entries unpacked": (
         lambda: solve(lambda t, y, args, *, history: sum(_two(history))),
         ValueError,
-        ["unpack", "tuple of 1", "Hold(1.0)"],
+        ["unpack", "tuple of 1", "Hold(tau)"],
     ),
     "too few entries unpacked": (
         lambda: solve(lambda t, y, args, *, history: _one(history), delays=holds(1.0, 2)),
         ValueError,
-        ["unpack", "tuple of 2", "Hold(1.0, lag=1)"],
+        ["unpack", "tuple of 2", "Hold(tau, lag=1)"],
     ),
     "no history": (lambda: solve(lambda t, y, args: y), TypeError, ["history", "keyword"]),
     "field no function": (lambda: solve(3.0), TypeError, ["cannot be called", "f(t, y, args"]),
@@ -141,6 +141,38 @@ CASES = {
     ),
     "gradient a class": (lambda: solve(gradient=Adjoint), TypeError, ["Adjoint()"]),
     "gradient a string": (lambda: solve(gradient="adjoint"), TypeError, ["Checkpointed()"]),
+    "adjoint with constant steps": (
+        lambda: solve(
+            gradient=Adjoint(), stepsize_controller=diffrax.ConstantStepSize(), dt0=0.1
+        ),
+        ValueError,
+        ["Adjoint", "PIDController"],
+    ),
+    "adjoint without error estimate": (
+        lambda: solve(gradient=Adjoint(solver=diffrax.Euler())),
+        ValueError,
+        ["Euler", "no error estimate"],
+    ),
+    "adjoint with a number": (
+        lambda: solve(gradient=Adjoint(stepsize_controller=1e-3)),
+        TypeError,
+        ["0.001", "PIDController"],
+    ),
+    "a solver for two parts": (
+        lambda: solve(solver=diffrax.SemiImplicitEuler(), steps=2),
+        ValueError,
+        ["SemiImplicitEuler", "Tsit5()"],
+    ),
+    "StepTo": (
+        lambda: solve(stepsize_controller=diffrax.StepTo(np.array([0.0, 0.7, 2.0]))),
+        ValueError,
+        ["StepTo", "step_ts"],
+    ),
+    "a term as field": (
+        lambda: solve(diffrax.ODETerm(lambda t, y, args: y)),
+        TypeError,
+        ["term.vector_field"],
+    ),
     "adjoint with a lag": (
         lambda: solve(delays=[Lag(1.0)], gradient=Adjoint()),
         ValueError,
@@ -246,6 +278,19 @@ def test_too_few_intervals_inside_jit():
     assert result(-1.0) == lagrax.RESULTS.intervals_too_few
     with pytest.raises(Exception, match="Raise `intervals`"):
         jax.block_until_ready(jax.jit(lambda tau: final(tau, True).ys)(0.5))
+
+
+def test_traced_instants_that_do_not_increase():
+    result = jax.jit(lambda ts: solve(delays=[Hold(times=ts)], throw=False).result)
+    assert result(jnp.array([0.5, 1.0])) == lagrax.RESULTS.successful
+    assert result(jnp.array([1.0, 0.5])) == lagrax.RESULTS.intervals_too_few
+
+
+def test_after_a_failure_there_are_no_states():
+    sol = solve(max_steps=2, throw=False, saveat=at(0.0, 1.9))
+    assert np.isfinite(sol.ys[0])
+    assert np.isnan(sol.ys[1])
+    assert np.isnan(sol.knots.ys[1:]).all()
 
 
 def test_failure_inside_jit_raises():

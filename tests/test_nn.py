@@ -719,7 +719,7 @@ def test_head_and_classifier():
         (lambda: NODE(Conv(2, 4, key=KEY))(jnp.ones((5, 2))), r"\(..., height, width, 2\)"),
         (
             lambda: NPCDDE(MLP(2, history=3, key=KEY), 2)(jnp.ones(2)),
-            "made for 3 history entries and got 2. Make it with history=2",
+            "field with history=3, but gives it 2 held.*Build the field with history=2",
         ),
         (
             lambda: UNPCDDE([MLP(2, key=KEY)] * 2).solve(jnp.ones(2), t1=2.0),

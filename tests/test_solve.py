@@ -131,6 +131,7 @@ CASES = {
     "lag longer than the span": ([Lag(5.0)], 0.0, 2.0),
     "two lags": ([Lag(1.0), Lag(0.6)], 0.2, 2.9),
     "hold and lag": ([Hold(0.5), Lag(0.7)], 0.0, 2.4),
+    "lag and hold of one length": ([Lag(1.0), Hold(1.0)], 0.3, 2.7),
     "lag and lagged hold": ([Lag(0.35), Hold(1.0, lag=1)], 0.0, 2.2),
 }
 
@@ -347,7 +348,7 @@ def test_another_parameter_needs_no_new_compilation():
 
     lagrax.solve(field, 0.0, 2.0, 0.5, 3.0, delays=[Hold(1.0)], steps=2)
     once = len(traces)
-    lagrax.solve(field, 0.0, 2.0, 0.7, 3.1, delays=[Hold(1.0)], steps=2)
+    lagrax.solve(field, 0.0, 2.2, 0.7, 3.1, delays=[Hold(1.1)], steps=2)
     assert len(traces) == once
 
 

@@ -335,8 +335,10 @@ def _solution(problem, method: Method, grid: Grid, places: Places, carry: _Carry
 
     def at_steps():
         assert records is not None
-        size = grid.num if method.constant else problem.max_steps
-        return steps_of(records, size if method.steps is None else grid.num * method.steps)
+        if method.constant:
+            return steps_of(records, grid.num)
+        adaptive = method.steps is None
+        return steps_of(records, problem.max_steps if adaptive else grid.num * method.steps)
 
     ts, ys = collect(
         problem.saveat,

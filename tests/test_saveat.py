@@ -110,10 +110,11 @@ def test_subs_and_functions(x64):
     np.testing.assert_allclose(sol.ys["end"], exact(np.array([2.5])), rtol=1e-4)
 
 
-def test_constant_fields_save_everything_too(x64):
+@pytest.mark.parametrize("options", [{}, {"steps": 3}], ids=["adaptive", "fixed"])
+def test_constant_fields_save_everything_too(options, x64):
     sol = lagrax.solve(
         lambda t, x, args, *, history: -history[0], 0.0, 2.5, 1.0, delays=[Hold(1.0)],
-        saveat=SaveAt(steps=True, dense=True),
+        saveat=SaveAt(steps=True, dense=True), **options,
     )  # fmt: skip
     np.testing.assert_allclose(sol.ts, [1.0, 2.0, 2.5])
     np.testing.assert_allclose(sol.evaluate(np.array([0.5, 1.5])), [0.5, 0.0], atol=1e-15)

@@ -1,4 +1,9 @@
-"""The observed order of every explicit solver, which knots must not lower."""
+"""The observed order of every explicit solver, which knots must not lower.
+
+Equations and step counts were chosen so that the leading error term dominates at errors above
+rounding. Elsewhere, before the asymptotic range, Tsit5 and Dopri8 scatter around their order, as
+they do in diffrax without any delay.
+"""
 
 import itertools
 

@@ -1,0 +1,74 @@
+"""Progress of long work on stderr: a bar in a terminal, a plain line now and then elsewhere."""
+
+import sys
+import time
+from types import TracebackType
+from typing import Any
+
+# Between two lines where there is no terminal: enough to see life, few enough for a log.
+LINE_SECONDS = 10.0
+
+
+class Progress:
+    """Shows how far `steps` have come, a text beside it (the loss), and the time left."""
+
+    def __init__(self, name: str, done: int, steps: int, *, shown: bool = True):
+        self._name, self._first, self._steps = name, done, steps
+        self._start = self._last = time.monotonic()
+        self._terminal = shown and sys.stderr.isatty()
+        self._lines = shown and not self._terminal
+        self._bar: Any = None
+
+    def __enter__(self) -> "Progress":
+        if self._terminal and self._first < self._steps:
+            self._bar = _bar()
+            self._bar.start()
+            self._task = self._bar.add_task(
+                self._name, total=self._steps, completed=self._first, text=""
+            )
+        return self
+
+    def update(self, done: int, text: str) -> None:
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, text=text)
+        elif self._lines and (time.monotonic() - self._last > LINE_SECONDS or done == self._steps):
+            self._last = time.monotonic()
+            print(self._line(done, text), file=sys.stderr, flush=True)
+
+    def _line(self, done: int, text: str) -> str:
+        spent = time.monotonic() - self._start
+        left = spent * (self._steps - done) / max(done - self._first, 1)
+        when = f"{left:.0f} s left" if done < self._steps else f"{spent:.0f} s"
+        return f"{self._name}: {done} of {self._steps}, {text}, {when}"
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def _bar() -> Any:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress as Bar,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    return Bar(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[text]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+    )

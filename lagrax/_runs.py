@@ -1,0 +1,352 @@
+"""The folder of one training run: configuration, metrics, checkpoints, and the mark of its end.
+
+```
+config.json              what was asked for, and with which versions
+metrics.jsonl            one line a step
+checkpoints/step-….safetensors
+tensorboard/             event files, if asked for
+done.json                the summary; there once the run has ended
+```
+
+Every file is written under another name and then renamed, and metrics are on the disk before the
+checkpoint that counts on them, so that a kill at any moment leaves a state to continue from. A
+checkpoint carries a digest of itself and of the metrics before it: what does not fit is set aside.
+"""
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from filelock import FileLock, Timeout
+from jaxtyping import PyTree
+
+from . import _machine
+
+Record = dict[str, Any]
+
+# The newest may turn out damaged; then the one before it serves.
+KEPT_CHECKPOINTS = 2
+
+
+class RunError(RuntimeError):
+    """A run folder cannot be used; the message says why and what to do."""
+
+
+def write_atomically(path: Path, content: bytes | str) -> None:
+    """All of `content` at `path`, or nothing, whenever the machine stops."""
+    content = content.encode() if isinstance(content, str) else content
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with open(unfinished, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def write_json(path: Path, content: Any) -> None:
+    write_atomically(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+class InMemory:
+    """A run that leaves nothing behind."""
+
+    name = "training"
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+
+    def __enter__(self) -> "InMemory":
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def restore(self, state: PyTree) -> tuple[int, PyTree, float]:
+        return 0, state, 0.0
+
+    def append(self, records: Sequence[Record]) -> None:
+        self.records += _filled([_plain(record) for record in records])
+
+    def save(self, step: int, state: PyTree, seconds: float) -> None: ...
+
+    def finish(self, step: int, seconds: float) -> None: ...
+
+
+class RunFolder:
+    """Makes or opens the folder of a run and holds it alone until the end of the `with` block."""
+
+    def __init__(
+        self,
+        folder: Path,
+        config: dict[str, Any],
+        *,
+        resume: bool = True,
+        tensorboard: bool = False,
+    ):
+        self.folder, self.name = folder, folder.name
+        self.records: list[Record] = []
+        self._config = json.loads(json.dumps(config))
+        self._resume, self._tensorboard = resume, tensorboard
+        self._closing = contextlib.ExitStack()
+        self._digest = hashlib.sha256()
+        self._bytes = 0
+
+    def __enter__(self) -> "RunFolder":
+        with self._closing:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._closing.callback(_hold_alone(self.folder).release)
+            if not self._resume:
+                _clear(self.folder)
+            self._settle_config(self.folder / "config.json")
+            # Up to here a failure lets go of what was opened; from here on `__exit__` does.
+            self._closing = self._closing.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closing.close()
+
+    def _settle_config(self, path: Path) -> None:
+        if not path.exists():
+            write_json(path, {"config": self._config, "machine": _machine.describe()})
+            return
+        before = _read_json(path).get("config", {})
+        names = sorted(
+            k for k in before.keys() | self._config.keys() if before.get(k) != self._config.get(k)
+        )
+        if names:
+            changes = ", ".join(
+                f"{k} was {before.get(k)}, now {self._config.get(k)}" for k in names
+            )
+            raise RunError(
+                f"{self.folder} holds a run with other settings ({changes}). Choose another "
+                "folder, or begin anew without resuming (--no-resume)."
+            )
+
+    # --- reading
+
+    def restore(self, state: PyTree) -> tuple[int, PyTree, float]:
+        """Step, state and seconds of the newest sound checkpoint; else `state` at step 0."""
+        step, seconds, size, restored = 0, 0.0, 0, state
+        for path in reversed(_checkpoints(self.folder)):
+            try:
+                restored, about = load_checkpoint(path, state)
+                step, size, seconds = (
+                    int(about["step"]),
+                    int(about["bytes"]),
+                    float(about["seconds"]),
+                )
+                self._check_metrics(size, about["metrics"])
+            except _Damaged as damage:
+                _set_aside(path, damage)
+                step, seconds, size, restored = 0, 0.0, 0, state
+            else:
+                break
+        self._open_metrics(size)
+        self._writer = self._event_writer(step) if self._tensorboard else None
+        return step, restored, seconds
+
+    def _check_metrics(self, size: int, digest: str) -> None:
+        path = self.folder / "metrics.jsonl"
+        content = path.read_bytes()[:size] if path.exists() else b""
+        if len(content) < size or hashlib.sha256(content).hexdigest() != digest:
+            raise _Damaged("metrics.jsonl does not hold the lines that it counts on")
+
+    def _open_metrics(self, size: int) -> None:
+        path = self.folder / "metrics.jsonl"
+        self._metrics = path.open("ab")
+        self._closing.callback(self._metrics.close)
+        # Lines behind the checkpoint are written again, by the same steps.
+        self._metrics.truncate(size)
+        content = path.read_bytes()
+        self.records = [_filled(json.loads(line)) for line in content.splitlines()]
+        self._digest, self._bytes = hashlib.sha256(content), len(content)
+
+    # --- writing
+
+    def append(self, records: Sequence[Record]) -> None:
+        plain = [_plain(record) for record in records]
+        content = "".join(json.dumps(record) + "\n" for record in plain).encode()
+        self._metrics.write(content)
+        self._metrics.flush()
+        self._digest.update(content)
+        self._bytes += len(content)
+        self.records += _filled(plain)
+        if self._writer is not None:
+            _write_events(self._writer, self.records[-len(records) :])
+
+    def save(self, step: int, state: PyTree, seconds: float) -> None:
+        os.fsync(self._metrics.fileno())
+        about = {
+            "step": str(step),
+            "seconds": f"{seconds:.3f}",
+            "bytes": str(self._bytes),
+            "metrics": self._digest.hexdigest(),
+        }
+        save_checkpoint(_checkpoint_path(self.folder, step), state, about)
+        for path in _checkpoints(self.folder)[:-KEPT_CHECKPOINTS]:
+            path.unlink()
+
+    def finish(self, step: int, seconds: float) -> None:
+        path = self.folder / "done.json"
+        if not path.exists():
+            last = _plain(self.records[-1]) if self.records else {}
+            write_json(path, {"steps": step, "seconds": round(seconds, 3), "last": last})
+
+    def _event_writer(self, step: int) -> Any:
+        from tensorboardX import SummaryWriter
+
+        writer = SummaryWriter(str(self.folder / "tensorboard"), purge_step=step + 1)
+        self._closing.callback(writer.close)
+        return writer
+
+
+def _hold_alone(folder: Path) -> FileLock:
+    """The system lets go of the lock when the process ends, in whatever way."""
+    try:
+        return FileLock(folder / "lock", timeout=0).acquire().lock
+    except Timeout:
+        raise RunError(
+            f"{folder} is in use by another process. Wait for it to end, or choose another folder."
+        ) from None
+
+
+def _clear(folder: Path) -> None:
+    """Removes what a run has written, and nothing else that may lie there."""
+    for name in ("done.json", "config.json", "metrics.jsonl"):
+        (folder / name).unlink(missing_ok=True)
+    for name in ("checkpoints", "tensorboard"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise RunError(
+            f"{path} cannot be read ({error}). Remove its folder, or choose another one."
+        ) from None
+
+
+# --- metrics --------------------------------------------------------------------------------------
+
+
+def _plain(record: Record) -> Record:
+    """Numbers as JSON has them. Not finite ones are null."""
+    return {name: _numbers(value) for name, value in record.items()}
+
+
+def _numbers(value: Any) -> Any:
+    array = np.asarray(value)
+    if array.ndim:
+        return [_numbers(x) for x in array]
+    if not np.issubdtype(array.dtype, np.inexact):
+        return array.item()
+    # The shortest digits that give the same float32 (or float64) back.
+    return float(str(array[()])) if np.isfinite(array) else None
+
+
+def _filled(value: Any) -> Any:
+    """NaN again where the file has null."""
+    if isinstance(value, dict):
+        return {name: _filled(x) for name, x in value.items()}
+    if isinstance(value, list):
+        return [_filled(x) for x in value]
+    return math.nan if value is None else value
+
+
+def _write_events(writer: Any, records: Sequence[Record]) -> None:
+    for record in records:
+        for name, value in record.items():
+            numbers = np.ravel(value)
+            # More than a number for each seed is data, not a curve.
+            if name != "step" and np.ndim(value) < 2:
+                for i, number in enumerate(numbers):
+                    tag = name if np.ndim(value) == 0 else f"{name}/{i}"
+                    writer.add_scalar(tag, number, record["step"])
+    writer.flush()
+
+
+# --- checkpoints ----------------------------------------------------------------------------------
+
+
+class _Damaged(Exception):
+    """What is wrong with a file."""
+
+
+def save_checkpoint(path: Path, state: PyTree, about: dict[str, str]) -> None:
+    """The arrays of `state` and the strings `about`, with a digest of both."""
+    from safetensors.numpy import save
+
+    arrays = _arrays(state)
+    write_atomically(path, save(arrays, metadata=about | {"digest": _digest(arrays, about)}))
+
+
+def load_checkpoint(path: Path, like: PyTree) -> tuple[PyTree, dict[str, str]]:
+    """The inverse, into the structure of `like`; a file that is not what was saved is refused."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as file:
+            about = dict(file.metadata() or {})
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError, TypeError) as error:
+        raise _Damaged(f"it cannot be read: {error}") from None
+    if about.pop("digest", None) != _digest(arrays, about):
+        raise _Damaged("its content does not match its digest")
+    expected = {name: (x.shape, str(x.dtype)) for name, x in _arrays(like).items()}
+    got = {name: (x.shape, str(x.dtype)) for name, x in arrays.items()}
+    if got != expected:
+        raise RunError(
+            f"{path} holds another model than the one to be trained. Choose another folder, or "
+            "begin anew without resuming (--no-resume)."
+        )
+    dynamic, static = eqx.partition(like, eqx.is_array)
+    named, structure = jax.tree_util.tree_flatten_with_path(dynamic)
+    leaves = [jnp.asarray(arrays[jax.tree_util.keystr(place)]) for place, _ in named]
+    return eqx.combine(jax.tree.unflatten(structure, leaves), static), about
+
+
+def _arrays(state: PyTree) -> dict[str, np.ndarray]:
+    named, _ = jax.tree_util.tree_flatten_with_path(eqx.filter(state, eqx.is_array))
+    return {jax.tree_util.keystr(place): np.asarray(leaf) for place, leaf in named}
+
+
+def _digest(arrays: dict[str, np.ndarray], about: dict[str, str]) -> str:
+    digest = hashlib.sha256(json.dumps(sorted(about.items())).encode())
+    for name, array in sorted(arrays.items()):
+        digest.update(f"{name} {array.dtype} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+def _checkpoint_path(folder: Path, step: int) -> Path:
+    return folder / "checkpoints" / f"step-{step:08}.safetensors"
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    """From the oldest to the newest."""
+    return sorted((folder / "checkpoints").glob("step-*.safetensors"))
+
+
+def _set_aside(path: Path, damage: _Damaged) -> None:
+    aside = path.with_suffix(".damaged")
+    os.replace(path, aside)
+    print(
+        f"{path} is damaged ({damage}). It is set aside as {aside.name}, and the checkpoint before "
+        "it is used.",
+        file=sys.stderr,
+    )

@@ -1,0 +1,290 @@
+"""One training loop for everything: compiled blocks of steps, metrics, checkpoints, resuming.
+
+```python
+trained = lagrax.training.train(loss, make, data, optax.adam(1e-2), steps=3000, folder="runs/mine")
+```
+
+Run it again after a crash, a kill or Ctrl-C and it goes on where it stopped, to bit-for-bit the
+same parameters and metrics. Everything a step does follows from the seed and its number, so a
+checkpoint needs to hold no more than the model and the optimiser's state.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PRNGKeyArray, PyTree
+
+from ._progress import Progress
+from ._runs import InMemory, Record, RunFolder
+
+
+class TrainingError(RuntimeError):
+    """Training cannot go on; the message says why and what to do."""
+
+
+class Series(NamedTuple):
+    """A metric over the steps (the first is number 1) after which it was taken."""
+
+    steps: np.ndarray
+    values: np.ndarray
+
+
+class Trained(NamedTuple):
+    """What `train` returns. With several seeds, arrays have the seeds in front, those of metrics
+    behind the steps. `seconds` counts all attempts of a run that was stopped and continued."""
+
+    model: PyTree
+    metrics: dict[str, Series]
+    seconds: float
+
+
+class _State(NamedTuple):
+    model: PyTree
+    optimiser: PyTree
+    seed: Array
+
+
+class _Job(NamedTuple):
+    """What stays the same in all steps; two runs with the same one share their compiled code."""
+
+    loss: Callable
+    optimiser: Any
+    batch_size: int | None
+    evaluate: Callable | None
+    single: bool
+
+
+def train(
+    loss: Callable[..., Any],
+    make: Callable[[PRNGKeyArray], PyTree],
+    data: PyTree,
+    optimiser: Any,
+    *,
+    steps: int,
+    seeds: int | Sequence[int] = 0,
+    batch_size: int | None = None,
+    evaluate: Callable[..., dict[str, Any]] | None = None,
+    test_data: PyTree = None,
+    block: int = 100,
+    folder: str | Path | None = None,
+    config: dict[str, Any] | None = None,
+    resume: bool = True,
+    checkpoint_seconds: float = 10.0,
+    progress: bool = True,
+    tensorboard: bool = False,
+) -> Trained:
+    """Minimises `loss` over models made by `make`, in blocks of steps compiled as one.
+
+    **Arguments:**
+
+    - `loss(model, batch)`: one value a row of the batch, or a single one; the mean is minimised. It
+      may return `(values, metrics)` with a dictionary of more to record at each step.
+    - `make(key)`: the model to start from, whose inexact arrays are trained.
+    - `data`: arrays with a common first axis, the rows. They stay on the device.
+    - `optimiser`: an optax gradient transformation.
+    - `steps`: how many.
+    - `seeds`: one, or several that train side by side as one vmapped program: on a CPU five cost
+      little more than one.
+    - `batch_size`: rows a step, shuffled anew each time all have been seen, the last batch of a
+      pass being smaller if they do not come out even. None takes all rows at every step.
+    - `evaluate(model, test_data)`: a dictionary of metrics, taken after each block.
+    - `block`: steps in one compiled call. Progress, metrics and checkpoints come between blocks.
+    - `folder`: where configuration, metrics, checkpoints and the mark `done.json` go; None keeps
+      nothing. A run that is there already is continued, or begun anew with `resume=False`.
+    - `config`: what else belongs to the run's configuration. A folder whose run was configured
+      otherwise is refused.
+    - `checkpoint_seconds`: the least time between two checkpoints.
+    - `progress`: whether to show the loss and the time left on stderr.
+    - `tensorboard`: whether to write event files, too.
+    """
+    job = _Job(loss, optimiser, batch_size, evaluate, isinstance(seeds, int))
+    _check(steps=steps, block=block, batch_size=batch_size, seeds=seeds, data=data)
+    state = _start(job, make, jnp.asarray(seeds))
+    config = {"steps": steps, "seeds": seeds, "batch_size": batch_size, "block": block} | (
+        config or {}
+    )
+    with _open_run(folder, config, resume, tensorboard) as run:
+        step, state, seconds = run.restore(state)
+        clock = _Clock(seconds, checkpoint_seconds)
+        with Progress(run.name, step, steps, shown=progress) as bar:
+            while step < steps:
+                length = min(block, steps - step)
+                state, records = _block(job, state, data, test_data, step, length)
+                run.append(records)
+                step += length
+                bar.update(step, _text(records[-1]["loss"]))
+                _stop_if_lost(records)
+                if step == steps or clock.checkpoint_due():
+                    run.save(step, state, clock.seconds())
+        run.finish(step, clock.seconds())
+        return Trained(state.model, _series(run.records), clock.seconds())
+
+
+def _open_run(
+    folder: str | Path | None, config: dict[str, Any], resume: bool, tensorboard: bool
+) -> InMemory | RunFolder:
+    if folder is not None:
+        return RunFolder(Path(folder), config, resume=resume, tensorboard=tensorboard)
+    if tensorboard:
+        raise ValueError("train got tensorboard=True and no folder for the event files: give one.")
+    return InMemory()
+
+
+class _Clock:
+    """Time that counts on from an earlier attempt, whatever the wall clock does."""
+
+    def __init__(self, seconds: float, interval: float):
+        self._start = time.monotonic() - seconds
+        self._interval = interval
+        self._last = time.monotonic()
+
+    def seconds(self) -> float:
+        return time.monotonic() - self._start
+
+    def checkpoint_due(self) -> bool:
+        due = time.monotonic() - self._last >= self._interval
+        if due:
+            self._last = time.monotonic()
+        return due
+
+
+# --- compiled -------------------------------------------------------------------------------------
+
+
+def _start(job: _Job, make: Callable, seeds: Array) -> _State:
+    def one(seed, _):
+        model = make(jax.random.key(seed))
+        return _State(model, job.optimiser.init(eqx.filter(model, eqx.is_inexact_array)), seed)
+
+    return eqx.filter_jit(_over_seeds(job, one))(seeds, None)
+
+
+def _over_seeds(job: _Job, function: Callable) -> Callable:
+    """`function(of the seed, shared by all)` for each seed."""
+    return function if job.single else eqx.filter_vmap(function, in_axes=(eqx.if_array(0), None))
+
+
+@eqx.filter_jit
+def _compiled(job: _Job, state: _State, data: PyTree, test_data: PyTree, step: Array, length: int):
+    def one(state, data):
+        batches = _Batches(job.batch_size, state.seed, step, length, data)
+        arrays, static = eqx.partition(state, eqx.is_array)
+
+        def body(arrays, number):
+            state, metrics = _step(job, eqx.combine(arrays, static), *batches.at(number))
+            return eqx.filter(state, eqx.is_array), metrics
+
+        arrays, metrics = jax.lax.scan(body, arrays, step + jnp.arange(length))
+        return eqx.combine(arrays, static), metrics
+
+    state, metrics = _over_seeds(job, one)(state, data)
+    if job.evaluate is None:
+        return state, metrics, {}
+    return state, metrics, _over_seeds(job, job.evaluate)(state.model, test_data)
+
+
+def _step(job: _Job, state: _State, batch: PyTree, weights: Array | None) -> tuple[_State, dict]:
+    def mean(model):
+        values = job.loss(model, batch)
+        values, metrics = values if isinstance(values, tuple) else (values, {})
+        weighted = weights is not None and jnp.ndim(values) > 0
+        return jnp.average(jnp.asarray(values), weights=weights if weighted else None), metrics
+
+    (value, metrics), gradient = eqx.filter_value_and_grad(mean, has_aux=True)(state.model)
+    parameters = eqx.filter(state.model, eqx.is_inexact_array)
+    updates, optimiser = job.optimiser.update(gradient, state.optimiser, parameters)
+    return _State(eqx.apply_updates(state.model, updates), optimiser, state.seed), {
+        "loss": value,
+        **metrics,
+    }
+
+
+class _Batches:
+    """The rows of each step. Every pass over the data has an order of its own, made of the seed and
+    the number of the pass, so nothing has to be remembered from one block to the next."""
+
+    def __init__(self, size: int | None, seed: Array, step: Array, length: int, data: PyTree):
+        self.data, self.rows = data, _rows(data)
+        self.size = None if size is None or size >= self.rows else size
+        if self.size is not None:
+            self.per_pass = -(-self.rows // self.size)
+            self.first = step // self.per_pass
+            passes = self.first + jnp.arange((length - 1) // self.per_pass + 2)
+            keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), passes)
+            self.orders = jax.vmap(lambda key: jax.random.permutation(key, self.rows))(keys)
+
+    def at(self, number: Array) -> tuple[PyTree, Array | None]:
+        """The rows of step `number`, and which of them count (all, if None)."""
+        if self.size is None:
+            return self.data, None
+        places = number % self.per_pass * self.size + jnp.arange(self.size)
+        order = self.orders[number // self.per_pass - self.first]
+        # The last batch of a pass is filled up with rows that do not count.
+        chosen = order[jnp.minimum(places, self.rows - 1)]
+        return jax.tree.map(lambda x: x[chosen], self.data), (places < self.rows).astype(float)
+
+
+def _rows(data: PyTree) -> int:
+    return jax.tree.leaves(data)[0].shape[0]
+
+
+# --- between blocks -------------------------------------------------------------------------------
+
+
+def _block(
+    job: _Job, state: _State, data: PyTree, test_data: PyTree, step: int, length: int
+) -> tuple[_State, list[Record]]:
+    number = jnp.asarray(step)
+    state, metrics, evaluated = _compiled(job, state, data, test_data, number, length)
+    # With several seeds they come first, since the whole loop is vmapped; records go by step.
+    axis = 0 if job.single else 1
+    metrics = {name: np.moveaxis(np.asarray(x), axis, 0) for name, x in metrics.items()}
+    records = [
+        {"step": step + i + 1} | {name: x[i] for name, x in metrics.items()} for i in range(length)
+    ]
+    records[-1] |= {name: np.asarray(x) for name, x in evaluated.items()}
+    return state, records
+
+
+def _stop_if_lost(records: list[Record]) -> None:
+    if not np.any(np.isfinite(records[-1]["loss"])):
+        first = next(r["step"] for r in records if not np.any(np.isfinite(r["loss"])))
+        raise TrainingError(
+            f"The loss is not finite from step {first} on. Lower the learning rate, clip the "
+            "gradients (optax.clip_by_global_norm), or look for what is not finite in the data."
+        )
+
+
+def _text(loss: np.ndarray) -> str:
+    return f"{float(np.median(loss)):.3g}"
+
+
+def _series(records: Sequence[Record]) -> dict[str, Series]:
+    names = dict.fromkeys(name for record in records for name in record if name != "step")
+    return {
+        name: Series(
+            np.array([r["step"] for r in records if name in r]),
+            np.array([r[name] for r in records if name in r]),
+        )
+        for name in names
+    }
+
+
+def _check(steps: int, block: int, batch_size: int | None, seeds: Any, data: PyTree) -> None:
+    for name, value in (("steps", steps), ("block", block), ("batch_size", batch_size)):
+        if value is not None and value < 1:
+            raise ValueError(f"train got {name}={value}; expected a whole number >= 1.")
+    if not isinstance(seeds, int) and (not seeds or len(set(seeds)) < len(seeds)):
+        raise ValueError(f"train got seeds={seeds}; expected a number, or several different ones.")
+    shapes = [jnp.shape(x) for x in jax.tree.leaves(data)]
+    if not shapes or any(not s or s[0] != shapes[0][0] for s in shapes):
+        raise ValueError(
+            f"train got data of shapes {shapes}; expected arrays with one common first axis, the "
+            "rows."
+        )

@@ -150,7 +150,7 @@ class RunFolder:
                     float(about["seconds"]),
                 )
                 self._check_metrics(size, about["metrics"])
-            except _Damaged as damage:
+            except Damaged as damage:
                 _set_aside(path, damage)
                 step, seconds, size, restored = 0, 0.0, 0, state
             else:
@@ -163,7 +163,7 @@ class RunFolder:
         path = self.folder / "metrics.jsonl"
         content = path.read_bytes()[:size] if path.exists() else b""
         if len(content) < size or hashlib.sha256(content).hexdigest() != digest:
-            raise _Damaged("metrics.jsonl does not hold the lines that it counts on")
+            raise Damaged("metrics.jsonl does not hold the lines that it counts on")
 
     def _open_metrics(self, size: int) -> None:
         path = self.folder / "metrics.jsonl"
@@ -283,7 +283,7 @@ def _write_events(writer: Any, records: Sequence[Record]) -> None:
 # --- checkpoints ----------------------------------------------------------------------------------
 
 
-class _Damaged(Exception):
+class Damaged(Exception):
     """What is wrong with a file."""
 
 
@@ -297,19 +297,9 @@ def save_checkpoint(path: Path, state: PyTree, about: dict[str, str]) -> None:
 
 def load_checkpoint(path: Path, like: PyTree) -> tuple[PyTree, dict[str, str]]:
     """The inverse, into the structure of `like`; a file that is not what was saved is refused."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="numpy") as file:
-            about = dict(file.metadata() or {})
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError, TypeError) as error:
-        raise _Damaged(f"it cannot be read: {error}") from None
-    if about.pop("digest", None) != _digest(arrays, about):
-        raise _Damaged("its content does not match its digest")
+    arrays, about = load_arrays(path)
     expected = {name: (x.shape, str(x.dtype)) for name, x in _arrays(like).items()}
-    got = {name: (x.shape, str(x.dtype)) for name, x in arrays.items()}
-    if got != expected:
+    if {name: (x.shape, str(x.dtype)) for name, x in arrays.items()} != expected:
         raise RunError(
             f"{path} holds another model than the one to be trained. Choose another folder, or "
             "begin anew without resuming (--no-resume)."
@@ -318,6 +308,21 @@ def load_checkpoint(path: Path, like: PyTree) -> tuple[PyTree, dict[str, str]]:
     named, structure = jax.tree_util.tree_flatten_with_path(dynamic)
     leaves = [jnp.asarray(arrays[jax.tree_util.keystr(place)]) for place, _ in named]
     return eqx.combine(jax.tree.unflatten(structure, leaves), static), about
+
+
+def load_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """The named arrays of a checkpoint and what was written about it."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as file:
+            about = dict(file.metadata() or {})
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError, TypeError) as error:
+        raise Damaged(f"it cannot be read: {error}") from None
+    if about.pop("digest", None) != _digest(arrays, about):
+        raise Damaged("its content does not match its digest")
+    return arrays, about
 
 
 def _arrays(state: PyTree) -> dict[str, np.ndarray]:
@@ -342,7 +347,7 @@ def _checkpoints(folder: Path) -> list[Path]:
     return sorted((folder / "checkpoints").glob("step-*.safetensors"))
 
 
-def _set_aside(path: Path, damage: _Damaged) -> None:
+def _set_aside(path: Path, damage: Damaged) -> None:
     aside = path.with_suffix(".damaged")
     os.replace(path, aside)
     print(

@@ -157,12 +157,13 @@ class _Clock:
 # --- compiled -------------------------------------------------------------------------------------
 
 
+@eqx.filter_jit
 def _start(job: _Job, make: Callable, seeds: Array) -> _State:
     def one(seed, _):
         model = make(jax.random.key(seed))
         return _State(model, job.optimiser.init(eqx.filter(model, eqx.is_inexact_array)), seed)
 
-    return eqx.filter_jit(_over_seeds(job, one))(seeds, None)
+    return _over_seeds(job, one)(seeds, None)
 
 
 def _over_seeds(job: _Job, function: Callable) -> Callable:
@@ -261,7 +262,7 @@ def _stop_if_lost(records: list[Record]) -> None:
         )
 
 
-def _text(loss: np.ndarray) -> str:
+def _text(loss: np.ndarray | np.generic) -> str:
     return f"{float(np.median(loss)):.3g}"
 
 

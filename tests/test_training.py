@@ -1,0 +1,456 @@
+"""The training loop: against optax by hand, seed by seed, and through kills and damage."""
+
+import json
+import math
+import os
+import random
+import signal
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from lagrax import _runs
+from lagrax.training import TrainingError, train
+
+XS = np.linspace(-1, 1, 10, dtype=np.float32)[:, None]
+DATA = (jnp.asarray(XS), jnp.asarray(3 * XS - 1))
+ADAM = optax.adam(0.1)
+
+
+class Affine(eqx.Module):
+    weight: jax.Array
+    bias: jax.Array
+    name: str = "not an array"
+
+    def __call__(self, x):
+        return self.weight * x + self.bias
+
+
+def make(key):
+    weight, bias = jax.random.normal(key, (2,))
+    return Affine(weight, bias)
+
+
+def loss(model, batch):
+    x, y = batch
+    return jnp.sum((model(x) - y) ** 2, axis=-1)
+
+
+def evaluate(model, test):
+    return {"error": jnp.abs(model.weight - test)}
+
+
+def same(one, other):
+    one, other = (jax.tree.leaves(eqx.filter(x, eqx.is_array)) for x in (one, other))
+    assert len(one) == len(other)
+    for a, b in zip(one, other, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def by_hand(seed, batches):
+    """The loop as anybody would write it."""
+    model = make(jax.random.key(seed))
+    state = ADAM.init(eqx.filter(model, eqx.is_inexact_array))
+    losses = []
+    for batch in batches:
+        value, gradient = eqx.filter_value_and_grad(lambda m, b: jnp.mean(loss(m, b)))(model, batch)
+        updates, state = ADAM.update(gradient, state)
+        model = eqx.apply_updates(model, updates)
+        losses.append(float(value))
+    return model, losses
+
+
+def test_equals_the_loop_by_hand():
+    trained = train(loss, make, DATA, ADAM, steps=25, seeds=3, block=10, progress=False)
+    model, losses = by_hand(3, [DATA] * 25)
+    np.testing.assert_allclose(trained.model.weight, model.weight, rtol=1e-5)
+    np.testing.assert_allclose(trained.metrics["loss"].values, losses, rtol=1e-5)
+    np.testing.assert_array_equal(trained.metrics["loss"].steps, np.arange(1, 26))
+    assert trained.model.name == "not an array"
+
+
+def test_seeds_side_by_side_equal_each_alone():
+    options = {"steps": 20, "batch_size": 4, "evaluate": evaluate, "test_data": jnp.array(3.0)}
+    together = train(loss, make, DATA, ADAM, seeds=[5, 2], block=10, progress=False, **options)
+    assert together.metrics["loss"].values.shape == (20, 2)
+    assert together.metrics["error"].steps.tolist() == [10, 20]
+    for i, seed in enumerate([5, 2]):
+        alone = train(loss, make, DATA, ADAM, seeds=seed, block=10, progress=False, **options)
+        for name in ("loss", "error"):
+            values = together.metrics[name].values[:, i]
+            np.testing.assert_allclose(values, alone.metrics[name].values, rtol=1e-4)
+        np.testing.assert_allclose(together.model.weight[i], alone.model.weight, rtol=1e-5)
+
+
+@pytest.mark.parametrize("size", [3, 5, 10, 99])
+@pytest.mark.parametrize("block", [1, 7])
+def test_every_row_counts_once_in_a_pass(size, block):
+    """A model that only sums up the rows it is shown; ten rows, the last batch smaller."""
+    rows = jnp.arange(10.0) + 1
+    steps = -(-10 // size) * 2
+
+    def seen(model, batch):
+        return model["unused"] * 0 + batch, {"batch": batch}
+
+    start = lambda key: {"unused": jnp.zeros(())}
+    run = train(
+        seen, start, rows, optax.sgd(0.0), steps=steps, batch_size=size, block=block, progress=False
+    )
+    means = run.metrics["loss"].values
+    first, second = np.split(run.metrics["batch"].values, 2)
+    counts = [min(size, 10 - i * size) for i in range(steps // 2)]
+    for batches, part in ((first, means[: steps // 2]), (second, means[steps // 2 :])):
+        shown = [b[:n] for b, n in zip(batches, counts, strict=True)]
+        np.testing.assert_array_equal(np.sort(np.concatenate(shown)), rows)
+        np.testing.assert_allclose(part, [s.mean() for s in shown], rtol=1e-6)
+    if size < 10:
+        assert not np.array_equal(first, second), "the second pass has the order of the first"
+
+
+def test_blocks_do_not_change_the_result():
+    one, other = (
+        train(loss, make, DATA, ADAM, steps=12, batch_size=3, block=block, progress=False)
+        for block in (12, 5)
+    )
+    np.testing.assert_allclose(one.metrics["loss"].values, other.metrics["loss"].values, rtol=1e-6)
+
+
+# --- the folder -----------------------------------------------------------------------------------
+
+
+def run_in(folder, steps=20, seeds=(0, 1), **options):
+    options = {"block": 5, "checkpoint_seconds": 0.0, "progress": False} | options
+    return train(
+        loss,
+        make,
+        DATA,
+        ADAM,
+        steps=steps,
+        seeds=seeds,
+        batch_size=4,
+        evaluate=evaluate,
+        test_data=jnp.array(3.0),
+        folder=folder,
+        **options,
+    )
+
+
+def test_folder_holds_everything(tmp_path):
+    trained = run_in(tmp_path / "run", config={"width": 10})
+    config = json.loads((tmp_path / "run/config.json").read_text())
+    assert config["config"] == {
+        "steps": 20,
+        "seeds": [0, 1],
+        "batch_size": 4,
+        "block": 5,
+        "width": 10,
+    }
+    assert config["machine"]["versions"]["jax"] == jax.__version__
+    lines = [json.loads(x) for x in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert [x["step"] for x in lines] == list(range(1, 21))
+    np.testing.assert_allclose([x["loss"] for x in lines], trained.metrics["loss"].values)
+    assert [x["step"] for x in lines if "error" in x] == [5, 10, 15, 20]
+    done = json.loads((tmp_path / "run/done.json").read_text())
+    assert done["steps"] == 20
+    assert done["last"] == lines[-1]
+    names = sorted(p.name for p in (tmp_path / "run/checkpoints").iterdir())
+    assert names == ["step-00000015.safetensors", "step-00000020.safetensors"]
+
+
+def test_a_finished_run_is_not_repeated(tmp_path):
+    first = run_in(tmp_path)
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    again = run_in(tmp_path)
+    same(first.model, again.model)
+    np.testing.assert_array_equal(first.metrics["loss"].values, again.metrics["loss"].values)
+    assert before == {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+
+
+class Stop(Exception):
+    """Ends a training from within."""
+
+
+def stop_at(monkeypatch, step):
+    """The disk fails after the metrics of `step` are written, before their checkpoint is."""
+    save = _runs.RunFolder.save
+
+    def failing(self, number, state, seconds):
+        if number >= step:
+            raise Stop
+        save(self, number, state, seconds)
+
+    monkeypatch.setattr(_runs.RunFolder, "save", failing)
+
+
+@pytest.fixture
+def undisturbed(tmp_path):
+    return run_in(tmp_path / "undisturbed"), tmp_path / "undisturbed/metrics.jsonl"
+
+
+def interrupted(folder, step):
+    with pytest.MonkeyPatch.context() as patch:
+        stop_at(patch, step)
+        with pytest.raises(Stop):
+            run_in(folder)
+
+
+def ends_the_same(folder, undisturbed):
+    trained, metrics = undisturbed
+    again = run_in(folder)
+    same(trained.model, again.model)
+    assert (folder / "metrics.jsonl").read_bytes() == metrics.read_bytes()
+    assert (folder / "done.json").exists()
+
+
+@pytest.mark.parametrize("step", [5, 10, 20])
+def test_goes_on_where_it_stopped(tmp_path, undisturbed, step):
+    interrupted(tmp_path / "run", step)
+    ends_the_same(tmp_path / "run", undisturbed)
+
+
+def truncate(path, size):
+    path.write_bytes(path.read_bytes()[:size])
+
+
+def flip(path, place):
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def rename_tensor(path):
+    path.write_bytes(path.read_bytes().replace(b".model.bias", b".model.bids"))
+
+
+def without_digest(path):
+    content = path.read_bytes()
+    (length,) = struct.unpack("<Q", content[:8])
+    header = json.loads(content[8 : 8 + length])
+    del header["__metadata__"]
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + content[8 + length :])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda p: truncate(p, 0),
+        lambda p: truncate(p, 4),
+        lambda p: truncate(p, 100),
+        lambda p: truncate(p, -1),
+        lambda p: flip(p, 0),
+        lambda p: flip(p, 30),
+        lambda p: flip(p, -1),
+        rename_tensor,
+        without_digest,
+    ],
+)
+@pytest.mark.parametrize("both", [False, True])
+def test_damaged_checkpoints_are_set_aside(tmp_path, undisturbed, capsys, damage, both):
+    interrupted(tmp_path / "run", 15)
+    older, newest = sorted((tmp_path / "run/checkpoints").glob("*.safetensors"))
+    for path in (newest, older) if both else (newest,):
+        damage(path)
+    ends_the_same(tmp_path / "run", undisturbed)
+    message = capsys.readouterr().err
+    assert f"{newest} is damaged" in message
+    assert (str(older) in message) == both
+    assert newest.with_suffix(".damaged").exists()
+
+
+def test_lost_metrics_take_their_checkpoint_with_them(tmp_path, undisturbed, capsys):
+    interrupted(tmp_path / "run", 15)
+    path = tmp_path / "run/metrics.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:7]))
+    ends_the_same(tmp_path / "run", undisturbed)
+    assert "metrics.jsonl does not hold the lines" in capsys.readouterr().err
+
+
+def test_a_done_run_with_a_damaged_end_is_mended(tmp_path, undisturbed):
+    run_in(tmp_path / "run")
+    flip(tmp_path / "run/checkpoints/step-00000020.safetensors", -1)
+    ends_the_same(tmp_path / "run", undisturbed)
+
+
+def test_other_settings_are_refused(tmp_path):
+    run_in(tmp_path)
+    with pytest.raises(_runs.RunError, match=r"steps was 20, now 30.*--no-resume"):
+        run_in(tmp_path, steps=30)
+    run_in(tmp_path, steps=30, resume=False)
+    assert json.loads((tmp_path / "done.json").read_text())["steps"] == 30
+
+
+def test_another_model_is_refused(tmp_path):
+    run_in(tmp_path)
+    wide = lambda key: Affine(jnp.zeros(3), jnp.zeros(3))
+    options = {"steps": 20, "seeds": (0, 1), "batch_size": 4, "block": 5, "progress": False}
+    with pytest.raises(_runs.RunError, match="holds another model"):
+        train(loss, wide, DATA, ADAM, folder=tmp_path, **options)
+
+
+def test_unreadable_configuration_is_named(tmp_path):
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(_runs.RunError, match=r"config.json cannot be read"):
+        run_in(tmp_path)
+
+
+def test_starting_over_leaves_foreign_files_alone(tmp_path):
+    run_in(tmp_path)
+    (tmp_path / "notes.txt").write_text("mine")
+    run_in(tmp_path, resume=False)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_two_processes_do_not_share_a_folder(tmp_path):
+    with (
+        _runs.RunFolder(tmp_path, {}),
+        pytest.raises(_runs.RunError, match="in use by another process"),
+    ):
+        run_in(tmp_path)
+
+
+def test_atomic_write_leaves_nothing_half_written(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    path.write_text("before")
+
+    def full(_):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        _runs.write_atomically(path, "after")
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+    assert path.read_text() == "before"
+
+
+# --- killed for real ------------------------------------------------------------------------------
+
+SCRIPT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from test_training import run_in
+run_in(sys.argv[2], steps=2000, seeds=(0, 1, 2))
+"""
+
+
+def start_process(folder):
+    command = [sys.executable, "-c", SCRIPT, str(Path(__file__).parent), str(folder)]
+    return subprocess.Popen(command)
+
+
+def kill_at(folder, mark, delay):
+    """Kills a run `delay` seconds after its metrics have grown to `mark` bytes."""
+    metrics = folder / "metrics.jsonl"
+    process = start_process(folder)
+    while process.poll() is None and not (metrics.exists() and metrics.stat().st_size >= mark):
+        time.sleep(0.002)
+    time.sleep(delay)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_killed_at_random_moments_it_ends_the_same(tmp_path, seed):
+    rng, reference, killed = random.Random(seed), tmp_path / "reference", tmp_path / "killed"
+    assert start_process(reference).wait() == 0
+    size = (reference / "metrics.jsonl").stat().st_size
+    # Before the first step, in the middle of a line, while a checkpoint is being written.
+    for mark in sorted(rng.randrange(size) for _ in range(4)):
+        kill_at(killed, mark, delay=rng.random() * 0.02)
+        assert not (killed / "done.json").exists()
+    assert start_process(killed).wait() == 0
+    one, other = ((x / "metrics.jsonl").read_bytes() for x in (reference, killed))
+    assert one == other
+    name = "checkpoints/step-00002000.safetensors"
+    one, other = (_runs.load_arrays(x / name)[0] for x in (reference, killed))
+    assert one.keys() == other.keys()
+    for key in one:
+        np.testing.assert_array_equal(one[key], other[key])
+
+
+# --- what a user sees -----------------------------------------------------------------------------
+
+
+def test_a_lost_run_says_so(tmp_path):
+    with pytest.raises(TrainingError, match=r"not finite from step \d+ on. Lower the learning"):
+        train(
+            loss, make, DATA, optax.sgd(1e6), steps=100, block=10, folder=tmp_path, progress=False
+        )
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert None in [json.loads(line)["loss"] for line in lines]
+
+
+def test_one_lost_seed_does_not_stop_the_others():
+    def sometimes(model, batch):
+        return jnp.where(model.weight > 0, jnp.nan, 1.0) * jnp.sum(loss(model, batch))
+
+    run = train(sometimes, make, DATA, optax.sgd(0.0), steps=3, seeds=range(8), progress=False)
+    last = run.metrics["loss"].values[-1]
+    assert 0 < np.isnan(last).sum() < 8
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"steps": 0}, "steps=0"),
+        ({"block": 0}, "block=0"),
+        ({"batch_size": -1}, "batch_size=-1"),
+        ({"seeds": ()}, r"seeds=\(\)"),
+        ({"seeds": (1, 1)}, r"seeds=\(1, 1\)"),
+        ({"data": (jnp.zeros(3), jnp.zeros(4))}, r"shapes \[\(3,\), \(4,\)\]"),
+        ({"data": ()}, r"shapes \[\]"),
+        ({"tensorboard": True}, "no folder"),
+    ],
+)
+def test_bad_input(options, message):
+    options = {"steps": 1, "data": DATA, "progress": False} | options
+    with pytest.raises(ValueError, match=message):
+        train(loss, make, options.pop("data"), ADAM, **options)
+
+
+def test_plain_progress_without_a_terminal(capfd):
+    train(loss, make, DATA, ADAM, steps=20, block=10)
+    message = capfd.readouterr().err
+    assert message.startswith("training: 20 of 20, ")
+    assert message.isprintable() or message.count("\n") == 1
+    assert "\x1b" not in message
+
+
+def test_bar_in_a_terminal(monkeypatch, capfd):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    train(loss, make, DATA, ADAM, steps=20, block=10)
+    assert "20/20" in capfd.readouterr().err
+
+
+def events(folder):
+    """(tag, step, value) of every scalar in the event files, read by the format's definition."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    for path in sorted(folder.iterdir()):
+        content, place = path.read_bytes(), 0
+        while place < len(content):
+            (length,) = struct.unpack("<Q", content[place : place + 8])
+            event = Event.FromString(content[place + 12 : place + 12 + length])
+            place += length + 16
+            for value in event.summary.value:
+                yield value.tag, event.step, value.simple_value
+
+
+def test_tensorboard_files(tmp_path):
+    trained = run_in(tmp_path, tensorboard=True)
+    found = {(tag, step): value for tag, step, value in events(tmp_path / "tensorboard")}
+    values = trained.metrics["loss"].values
+    assert math.isclose(found["loss/1", 20], values[-1][1], rel_tol=1e-6)
+    assert {step for tag, step in found if tag == "error/0"} == {5, 10, 15, 20}
+    assert len([1 for tag, _ in found if tag == "loss/0"]) == 20

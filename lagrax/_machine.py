@@ -30,7 +30,7 @@ PACKAGES = {
 def versions() -> dict[str, str | None]:
     """The versions of lagrax and of what it uses; None for what is not installed."""
     # Not from the metadata, which a source tree on PYTHONPATH does not have.
-    return {"lagrax": sys.modules[__package__].__version__} | {p: _version(p) for p in PACKAGES}
+    return {"lagrax": sys.modules["lagrax"].__version__} | {p: _version(p) for p in PACKAGES}
 
 
 def _version(package: str) -> str | None:

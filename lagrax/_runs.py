@@ -32,6 +32,7 @@ from filelock import FileLock, Timeout
 from jaxtyping import PyTree
 
 from . import _machine
+from ._files import write_atomically, write_json
 
 Record = dict[str, Any]
 
@@ -41,25 +42,6 @@ KEPT_CHECKPOINTS = 2
 
 class RunError(RuntimeError):
     """A run folder cannot be used; the message says why and what to do."""
-
-
-def write_atomically(path: Path, content: bytes | str) -> None:
-    """All of `content` at `path`, or nothing, whenever the machine stops."""
-    content = content.encode() if isinstance(content, str) else content
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with open(unfinished, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
-def write_json(path: Path, content: Any) -> None:
-    write_atomically(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
 class InMemory:

@@ -157,12 +157,12 @@ class _Clock:
 # --- compiled -------------------------------------------------------------------------------------
 
 
-@eqx.filter_jit
 def _start(job: _Job, make: Callable, seeds: Array) -> _State:
     def one(seed, _):
         model = make(jax.random.key(seed))
         return _State(model, job.optimiser.init(eqx.filter(model, eqx.is_inexact_array)), seed)
 
+    # Not compiled: it runs once, and compiling it takes longer.
     return _over_seeds(job, one)(seeds, None)
 
 
@@ -262,8 +262,8 @@ def _stop_if_lost(records: list[Record]) -> None:
         )
 
 
-def _text(loss: np.ndarray | np.generic) -> str:
-    return f"{float(np.median(loss)):.3g}"
+def _text(loss: Any) -> str:
+    return f"loss {float(np.median(loss)):.3g}"
 
 
 def _series(records: Sequence[Record]) -> dict[str, Series]:

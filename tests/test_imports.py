@@ -13,14 +13,16 @@ PACKAGE = Path(__file__).parents[1] / "lagrax"
 # A module may import what stands before it. Modules that share a rank do not import each other;
 # those inside a listed package may, as long as there is no cycle.
 ORDER: list[tuple[str, ...]] = [
-    ("_delays",),
+    ("_delays", "_files", "_machine", "_progress"),
     ("_field", "_solution"),
     ("_saving", "_stepping"),
     ("_gradients",),
     ("_checks",),
     ("_solve",),
     ("nn", "systems"),
-    ("analysis", "identify", "training"),
+    ("_runs", "figures"),
+    ("training",),
+    ("analysis", "identify"),
     ("paper",),
     ("cli",),
     ("__main__",),
@@ -28,7 +30,17 @@ ORDER: list[tuple[str, ...]] = [
 RANK = {name: rank for rank, names in enumerate(ORDER) for name in names}
 
 # What comes with extras, scipy included: jax installs it, but lagrax does not load it by itself.
-OPTIONAL = {"optax", "orbax", "matplotlib", "plotly", "typer", "rich", "scipy"}
+OPTIONAL = {
+    "filelock",
+    "matplotlib",
+    "optax",
+    "plotly",
+    "rich",
+    "safetensors",
+    "scipy",
+    "tensorboardX",
+    "typer",
+}
 
 
 def module_names(package: Path) -> dict[str, Path]:

@@ -3,51 +3,13 @@
 import dataclasses
 import datetime
 import json
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from .. import _machine, figures, training
-from .._runs import write_json
-
-
-@dataclasses.dataclass(frozen=True)
-class Claim:
-    """A sentence of the paper (or of ours) with the number that decides it."""
-
-    claim: str
-    value: float | None
-    bar: float
-    unit: str
-    better: str
-    holds: bool
-
-    @classmethod
-    def at_least(cls, claim: str, value: float | None, bar: float, unit: str) -> "Claim":
-        return cls(claim, _number(value), bar, unit, "higher", _is_number(value) and value >= bar)
-
-    @classmethod
-    def at_most(cls, claim: str, value: float | None, bar: float, unit: str) -> "Claim":
-        return cls(claim, _number(value), bar, unit, "lower", _is_number(value) and value <= bar)
-
-
-def _is_number(value: float | None) -> bool:
-    return value is not None and not math.isnan(value)
-
-
-def _number(value: float | None) -> float | None:
-    return float(f"{value:.4g}") if _is_number(value) else None
-
-
-@dataclasses.dataclass(frozen=True)
-class Table:
-    """Rows of text under the names of their columns."""
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    note: str = ""
+from .._files import write_json
+from .result import Claim, Result, Run, Table, write_result
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +40,8 @@ class Trainer:
 
     def __init__(self, folder: Path, config: dict[str, Any], options: dict[str, Any]):
         self._folder, self._config, self._options = folder, config, options
-        self.runs: list[dict[str, Any]] = []
+        self.runs: list[Run] = []
+        self.seconds = 0.0
 
     def __call__(self, name: str, *arguments: Any, **options: Any) -> training.Trained:
         trained = training.train(
@@ -88,7 +51,8 @@ class Trainer:
             **options,
             **self._options,
         )
-        self.runs.append({"name": name, "seconds": round(trained.seconds, 2)})
+        self.seconds += trained.seconds
+        self.runs.append(Run(name, round(trained.seconds, 2)))
         return trained
 
 
@@ -114,36 +78,24 @@ def conduct(
     train = Trainer(folder, config, options)
     outcome = experiment.run(settings, train)
     for figure in outcome.figures:
-        write_json(folder / "figures" / f"{figure.name}.json", figures.to_json(figure))
-        figures.draw(figure, folder / "figures")
-    _write_result(folder, experiment, quick, config, train.runs, outcome)
-    return folder
-
-
-def _write_result(
-    folder: Path,
-    experiment: Experiment,
-    quick: bool,
-    config: dict[str, Any],
-    runs: list[dict[str, Any]],
-    outcome: Outcome,
-) -> None:
-    claims = [{"experiment": experiment.name} | dataclasses.asdict(c) for c in outcome.claims]
-    now = datetime.datetime.now(datetime.UTC)
-    write_json(
-        folder / "result.json",
-        {
-            "experiment": experiment.name,
-            "title": experiment.title,
-            "about": experiment.about,
-            "quick": quick,
-            "settings": config,
-            "machine": _machine.describe(),
-            "date": now.isoformat(timespec="seconds"),
-            "seconds": round(sum(run["seconds"] for run in runs), 2),
-            "runs": runs,
-            "claims": claims,
-            "tables": [dataclasses.asdict(table) for table in outcome.tables],
-            "figures": [figure.name for figure in outcome.figures],
-        },
+        path = folder / "figures" / figure.name
+        write_json(path.with_name(f"{figure.name}.json"), figures.to_json(figure))
+        figures.draw(figure, *(path.with_name(f"{figure.name}.{x}") for x in ("png", "pdf")))
+    write_result(
+        folder,
+        Result(
+            experiment=experiment.name,
+            title=experiment.title,
+            about=experiment.about,
+            quick=quick,
+            settings=config,
+            machine=_machine.describe(),
+            date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            seconds=round(train.seconds, 2),
+            runs=train.runs,
+            claims=outcome.claims,
+            tables=outcome.tables,
+            figures=[figure.name for figure in outcome.figures],
+        ),
     )
+    return folder

@@ -1,0 +1,367 @@
+"""The command `lagrax`.
+
+Answers go to stdout, progress and errors to stderr. Bad input ends with one sentence and exit code
+2, what fails on the way with one and 1, Ctrl-C with 130 and how to continue.
+"""
+
+import dataclasses
+import inspect
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import typer
+from jaxtyping import Array
+
+from . import _machine, nn
+from ._files import write_atomically
+from ._runs import RunError
+from ._solution import SolveError
+from ._solve import solve
+from .figures import COLOURS, PICTURES, Figure, Line, Panel, Points, draw
+from .paper import EXPERIMENTS, Result, ResultError, conduct, read_result, write_report
+from .systems import SYSTEMS, HeldSystem, System
+from .training import TrainingError
+
+app = typer.Typer(
+    help="Delay differential equations for JAX, and the neural networks made of them.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs a command line and returns its exit code."""
+    try:
+        code = app(list(arguments), prog_name="lagrax", standalone_mode=False)
+    except typer.TyperException as error:
+        return _complain(error.format_message(), error.exit_code)
+    except (ResultError, RunError) as error:
+        return _complain(str(error), 2)
+    except (SolveError, TrainingError, OSError) as error:
+        return _complain(str(error), 1)
+    return code or 0
+
+
+def _complain(sentence: str, code: int) -> int:
+    if sentence:
+        print(sentence, file=sys.stderr)
+    return code
+
+
+def _bad(sentence: str) -> typer.BadParameter:
+    return typer.BadParameter(sentence)
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
+
+
+def _print_json(content: Any) -> None:
+    print(json.dumps(content, indent=1, ensure_ascii=False))
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"lagrax {_machine.versions()['lagrax']}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print it, and end."
+        ),
+    ] = False,
+) -> None:
+    del version
+
+
+# --- reproduce, report ----------------------------------------------------------------------------
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str, typer.Argument(help=f"{', '.join(EXPERIMENTS)}, or all.")],
+    out: Annotated[Path, typer.Option(help="Where everything goes.")] = Path("runs"),
+    seeds: Annotated[int | None, typer.Option(help="How many seeds.", min=1)] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A short run, the same figures.")] = False,
+    resume: Annotated[
+        bool, typer.Option(help="Continue what is there, or begin anew (--no-resume).")
+    ] = True,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Write event files, too.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Run the paper's experiments, check their claims and write a report.
+
+    Stopped, by Ctrl-C or otherwise, the same command continues.
+    """
+    if name not in (*EXPERIMENTS, "all"):
+        raise _bad(f"No experiment {name!r}; there are {', '.join(EXPERIMENTS)}, all.")
+    chosen = EXPERIMENTS if name == "all" else [name]
+    options = {"resume": resume, "tensorboard": tensorboard, "progress": True}
+    try:
+        folders = [
+            conduct(EXPERIMENTS[n], out, quick=quick, seeds=seeds, **options) for n in chosen
+        ]
+        report = write_report([out], out / "report.html").resolve()
+    except KeyboardInterrupt:
+        print("Stopped. The same command again continues where this one was.", file=sys.stderr)
+        raise typer.Exit(130) from None
+    results = {folder: read_result(folder) for folder in folders}
+    if as_json:
+        _print_json([_summary(folder, result, report) for folder, result in results.items()])
+        return
+    for folder, result in results.items():
+        _print_result(folder, result)
+    print(f"Report: {report}")
+
+
+def _summary(folder: Path, result: Result, report: Path) -> dict[str, Any]:
+    kept = ("experiment", "quick", "seconds", "claims")
+    content = dataclasses.asdict(result)
+    return {k: content[k] for k in kept} | {"folder": str(folder), "report": str(report)}
+
+
+def _print_result(folder: Path, result: Result) -> None:
+    print(f"{result.title} ({result.seconds:.0f} s of training), in {folder.resolve()}")
+    for claim in result.claims:
+        verdict = "holds" if claim.holds else "does not hold"
+        value = "never" if claim.value is None else f"{claim.value:g}"
+        bar = f"{'at least' if claim.better == 'higher' else 'at most'} {claim.bar:g}"
+        print(f"  {verdict}: {claim.claim}: {value} {claim.unit}, asked for {bar}")
+    if result.quick:
+        print("  This was a quick run: its verdicts mean little.")
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Folders that `lagrax reproduce` wrote.")],
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    as_json: Json = False,
+) -> None:
+    """Make one self-contained HTML page of everything measured."""
+    path = write_report(runs, out).resolve()
+    if as_json:
+        _print_json({"report": str(path)})
+    else:
+        print(f"Report: {path}")
+
+
+# --- models, info ---------------------------------------------------------------------------------
+
+
+@app.command()
+def models(as_json: Json = False) -> None:
+    """List the paper's image models with their filters and parameter counts."""
+    rows = [
+        {
+            "dataset": data,
+            "model": name,
+            "filters": nn.paper_filters(name, data),
+            "params": _parameters(name, data),
+        }
+        for data in ("mnist", "cifar10", "svhn")
+        for name in nn.paper_models()
+    ]
+    if as_json:
+        _print_json(rows)
+        return
+    print(f"{'dataset':9}{'model':13}{'filters':>8}{'params':>9}")
+    for row in rows:
+        print(f"{row['dataset']:9}{row['model']:13}{row['filters']:8}{row['params']:9,}")
+
+
+def _parameters(name: str, data: str) -> int:
+    make = lambda key: nn.paper_model(name, data, key=key)
+    return nn.parameter_count(eqx.filter_eval_shape(make, jax.random.key(0)))
+
+
+@app.command()
+def info(as_json: Json = False) -> None:
+    """Show versions, devices, and which optional parts are present."""
+    found = _machine.versions()
+    devices = [f"{d.platform}: {d.device_kind}" for d in jax.devices()]
+    if as_json:
+        _print_json(_machine.describe() | {"versions": found, "devices": devices})
+        return
+    for package, version in found.items():
+        extra = _machine.PACKAGES.get(package)
+        absent = f'absent; pip install "lagrax[{extra}]"'
+        print(f"{package:14}{version or absent}")
+    for device in devices:
+        print(f"{'device':14}{device}")
+    print(f"{'python':14}{_machine.describe()['python']}, {os.cpu_count()} cores")
+
+
+# --- simulate -------------------------------------------------------------------------------------
+
+simulate = typer.Typer(
+    help="Solve a classical equation and draw it.", no_args_is_help=True, rich_markup_mode=None
+)
+app.add_typer(simulate, name="simulate")
+
+# More would take hours; a wrong unit of time asks for them easily.
+MOST_INTERVALS = 1_000_000
+
+
+def _simulate(
+    name: str,
+    system: System,
+    t1: float,
+    y0: str | None,
+    samples: int,
+    out: Path | None,
+    csv: Path | None,
+    as_json: bool,
+) -> None:
+    start = system.y0 if y0 is None else _start(y0, system.y0)
+    _check_span(t1, float(np.asarray(system.tau)))
+    pictures = [out or Path(f"{name}.png")] if out or not csv else []
+    for path in pictures:
+        if path.suffix not in PICTURES:
+            raise _bad(f"--out {path}: expected a name that ends in {', '.join(PICTURES)}.")
+    ts = np.linspace(0.0, t1, samples)
+    solution = solve(
+        system,
+        0.0,
+        t1,
+        start,
+        delays=system.delays,
+        stepsize_controller=diffrax.PIDController(rtol=1e-6, atol=1e-8),
+        saveat=diffrax.SaveAt(ts=jnp.asarray(ts)),
+    )
+    states = np.reshape(solution.ys, (samples, -1))
+    for path in pictures:
+        draw(_picture(name, system, ts, states, solution), path)
+    if csv is not None:
+        write_atomically(csv, _csv(ts, states))
+    _print_simulated(system, solution, [*pictures, *([csv] if csv else [])], as_json)
+
+
+def _start(text: str, like: Array) -> Array:
+    try:
+        numbers = [float(x) for x in text.split(",")]
+    except ValueError:
+        numbers = []
+    if len(numbers) != like.size or not np.all(np.isfinite(numbers)):
+        what = "one number" if like.size == 1 else f"{like.size} numbers with commas between"
+        raise _bad(f"--y0 {text}: expected {what}.")
+    return jnp.asarray(numbers, like.dtype).reshape(like.shape)
+
+
+def _check_span(t1: float, tau: float) -> None:
+    if not (np.isfinite(t1) and t1 > 0):
+        raise _bad(f"--t1 {t1:g}: expected a positive, finite number.")
+    if t1 / tau > MOST_INTERVALS:
+        raise _bad(
+            f"--t1 {t1:g} with --tau {tau:g} makes {t1 / tau:.3g} intervals; expected at most "
+            f"{MOST_INTERVALS:,}."
+        )
+
+
+def _picture(
+    name: str, system: System, ts: np.ndarray, states: np.ndarray, solution: Any
+) -> Figure:
+    columns = _columns(states)
+    marks: list[Line | Points] = [
+        Line(ts, states[:, i], label=column, colour=list(COLOURS)[i])
+        for i, column in enumerate(columns)
+    ]
+    if isinstance(system, HeldSystem):
+        knots = np.reshape(solution.knots.ys, (len(solution.knots.ts), -1))
+        # All under one entry of the legend, in the colour of their curve.
+        marks += [
+            Points(solution.knots.ts, knots[:, i], label="knots", colour=list(COLOURS)[i])
+            for i in range(len(columns))
+        ]
+    parameters = ", ".join(f"{k} = {v:g}" for k, v in _parameters_of(system).items())
+    panel = Panel(marks, f"{name}: {parameters}" if parameters else name, "t", ", ".join(columns))
+    return Figure(name, f"The {name} equation.", [panel])
+
+
+def _columns(states: np.ndarray) -> list[str]:
+    return ["x"] if states.shape[1] == 1 else [f"x{i + 1}" for i in range(states.shape[1])]
+
+
+def _csv(ts: np.ndarray, states: np.ndarray) -> str:
+    rows = [",".join(["t", *_columns(states)])]
+    rows += [
+        ",".join(str(x) for x in (np.float32(t), *row)) for t, row in zip(ts, states, strict=True)
+    ]
+    return "\n".join(rows) + "\n"
+
+
+def _print_simulated(system: System, solution: Any, paths: list[Path], as_json: bool) -> None:
+    evaluations = int(solution.stats["num_evaluations"])
+    if as_json:
+        _print_json(
+            {
+                "system": type(system).__name__,
+                "parameters": _parameters_of(system),
+                "t1": float(solution.ts[-1]),
+                "final": np.ravel(solution.ys[-1]).tolist(),
+                "evaluations": evaluations,
+                "files": [str(path.resolve()) for path in paths],
+            }
+        )
+        return
+    print(f"{evaluations} evaluations of the equation")
+    for path in paths:
+        print(f"Wrote {path.resolve()}")
+
+
+def _scalars(system: type[System]) -> dict[str, float]:
+    """The parameters that are single numbers, and their defaults."""
+    parameters = inspect.signature(system.__init__).parameters.values()
+    return {p.name: p.default for p in parameters if isinstance(p.default, float)}
+
+
+def _parameters_of(system: System) -> dict[str, float]:
+    return {name: float(getattr(system, name)) for name in _scalars(type(system))}
+
+
+def _simulate_command(name: str, system: type[System]) -> Callable[..., None]:
+    """A command with one option for each parameter of `system`."""
+    option = inspect.Parameter.KEYWORD_ONLY
+    common = {
+        "t1": (float, typer.Option(help="The end; it starts at 0."), 20.0),
+        "y0": (str | None, typer.Option(help="The first state, with commas between."), None),
+        "samples": (int, typer.Option(help="How many.", min=2, max=1_000_000), 401),
+        "out": (Path | None, typer.Option(help="The picture: .png, .pdf, .svg."), None),
+        "csv": (Path | None, typer.Option(help="The samples as CSV."), None),
+        "as_json": (bool, typer.Option("--json", help="Print the answer as JSON."), False),
+    }
+    own = {n: (float, typer.Option(f"--{n}"), default) for n, default in _scalars(system).items()}
+
+    def command(**options: Any) -> None:
+        try:
+            made = system(**{n: options.pop(n) for n in own})
+        except ValueError as error:
+            raise _bad(str(error)) from None
+        _simulate(name, made, **options)
+
+    signature = [
+        inspect.Parameter(n, option, default=default, annotation=Annotated[kind, about])
+        for n, (kind, about, default) in (own | common).items()
+    ]
+    command.__signature__ = inspect.Signature(signature)  # pyright: ignore[reportFunctionMemberAccess]
+    command.__annotations__ = {p.name: p.annotation for p in signature}
+    command.__doc__ = (system.__doc__ or "").partition("\n")[0]
+    return command
+
+
+for _name, _system in SYSTEMS.items():
+    simulate.command(_name)(_simulate_command(_name, _system))

@@ -69,7 +69,7 @@ def _print_json(content: Any) -> None:
     print(json.dumps(content, indent=1, ensure_ascii=False))
 
 
-def _print_version(wanted: bool) -> None:
+def _print_version(wanted: bool | None) -> None:
     if wanted:
         print(f"lagrax {_machine.versions()['lagrax']}")
         raise typer.Exit
@@ -78,11 +78,11 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def main(
     version: Annotated[
-        bool,
+        bool | None,
         typer.Option(
             "--version", callback=_print_version, is_eager=True, help="Print it, and end."
         ),
-    ] = False,
+    ] = None,
 ) -> None:
     del version
 
@@ -243,7 +243,7 @@ def _simulate(
         stepsize_controller=diffrax.PIDController(rtol=1e-6, atol=1e-8),
         saveat=diffrax.SaveAt(ts=jnp.asarray(ts)),
     )
-    states = np.reshape(solution.ys, (samples, -1))
+    states = np.asarray(solution.ys).reshape(samples, -1)
     for path in pictures:
         draw(_picture(name, system, ts, states, solution), path)
     if csv is not None:
@@ -281,7 +281,7 @@ def _picture(
         for i, column in enumerate(columns)
     ]
     if isinstance(system, HeldSystem):
-        knots = np.reshape(solution.knots.ys, (len(solution.knots.ts), -1))
+        knots = np.asarray(solution.knots.ys).reshape(-1, len(columns))
         # All under one entry of the legend, in the colour of their curve.
         marks += [
             Points(solution.knots.ts, knots[:, i], label="knots", colour=list(COLOURS)[i])

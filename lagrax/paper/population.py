@@ -6,7 +6,10 @@ say how the first states are drawn: here uniformly from [0.05, 2]. A test series
 last training state alone, with a constant past, for all models.
 
 Two recipes: "paper" is the above; "clipped", ours, shortens gradients that are longer than 1 and
-lets the learning rate fall from 0.03 along a cosine.
+lets the learning rate fall along a cosine. Where the population is chaotic the paper's recipe loses
+some seeds of the NPCDDE: steep places of the loss throw Adam off. Of those tried, at starting rates
+of 0.01 and 0.03, the cosine alone lost as many, clipping at 1 none; 0.03 left some seeds of the
+NODE at a worse loss; clipping at 0.1 gained nothing more.
 """
 
 import dataclasses
@@ -46,7 +49,6 @@ class Settings:
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     block: int = 50
     learning_rate: float = 0.01
-    clipped_rate: float = 0.03
     clip: float = 1.0
     width: int = 10
     series: int = 100
@@ -77,7 +79,7 @@ def split(settings: Settings, series: Float[Array, "series times"]) -> tuple[Arr
     return series[:, : last + 1], series[:, last:]
 
 
-def _times(settings: Settings, span: float) -> Array:
+def _times(settings: Settings, span: int) -> Array:
     # Concrete even inside jit: a solve with known save times is cheaper.
     with jax.ensure_compile_time_eval():
         return jnp.arange(round(span / settings.period) + 1) * settings.period
@@ -190,16 +192,15 @@ class Recipe(eqx.Module):
 
 
 def make_recipe(settings: Settings, name: str) -> Recipe:
-    if name == "paper":
-        rate, floor, clip = settings.learning_rate, 1.0, np.inf
-    else:
-        rate, floor, clip = settings.clipped_rate, 0.0, settings.clip
-    return Recipe(jnp.asarray(rate), jnp.asarray(floor), jnp.asarray(clip), settings.iterations)
+    floor, clip = {"paper": (1.0, np.inf), "clipped": (0.0, settings.clip)}[name]
+    rate = jnp.asarray(settings.learning_rate)
+    return Recipe(rate, jnp.asarray(floor), jnp.asarray(clip), settings.iterations)
 
 
 # --- the experiment -------------------------------------------------------------------------------
 
 Runs = dict[tuple[str, float, str], Trained]
+Data = dict[float, tuple[Array, Array]]
 
 
 def run(settings: Settings, train: Trainer) -> Outcome:
@@ -224,6 +225,7 @@ def run(settings: Settings, train: Trainer) -> Outcome:
                     block=settings.block,
                 )
     claims = [c for recipe in settings.recipes for c in make_claims(settings, recipe, runs)]
+    claims.append(solver_is_not_seen(settings, runs, data))
     return Outcome(claims, make_figures(settings, data, runs), make_tables(settings, runs))
 
 
@@ -260,17 +262,36 @@ def make_claims(settings: Settings, recipe: str, runs: Runs) -> list[Claim]:
 
 
 def no_seed_fails(settings: Settings, recipe: str, runs: Runs) -> Claim:
+    """A seed that is stuck ends ten times above the best one, or more; 3 is well below that."""
     ratios = []
     for (used, _, _), trained in runs.items():
         if used == recipe:
             losses = final_losses(settings, trained, "loss")
-            ratios.append(float(np.max(losses) / np.median(losses)))
+            ratios.append(float(np.max(losses) / np.min(losses)))
     return Claim.at_most(
         f"{recipe} recipe: no seed of any model fails, that is, ends with a training loss far "
-        "above its model's median",
+        "above that of the model's best seed",
         max(ratios),
         3.0,
-        "times the median",
+        "times the best",
+    )
+
+
+def solver_is_not_seen(settings: Settings, runs: Runs, data: Data) -> Claim:
+    """A field can learn to use the errors of a coarse solver; finer steps would give it away."""
+    finer = dataclasses.replace(settings, steps=4 * settings.steps)
+    changes = []
+    for (_, a, name), trained in runs.items():
+        coarse, fine = (
+            eqx.filter_vmap(make_task(s, name).loss, in_axes=(0, None))(trained.model, data[a][0])
+            for s in (settings, finer)
+        )
+        changes.append(float(jnp.max(jnp.abs(fine.mean(axis=1) / coarse.mean(axis=1) - 1))))
+    return Claim.at_most(
+        "with steps four times as fine, no model's final training loss changes by more than 1 %",
+        100 * max(changes),
+        1.0,
+        "%",
     )
 
 
@@ -302,9 +323,7 @@ def _spread(values: np.ndarray) -> str:
     return f"{np.median(values):.1e} ({values.min():.1e} to {values.max():.1e})"
 
 
-def make_figures(
-    settings: Settings, data: dict[float, tuple[Array, Array]], runs: Runs
-) -> list[Figure]:
+def make_figures(settings: Settings, data: Data, runs: Runs) -> list[Figure]:
     figures = [maps_figure(settings)]
     for recipe in settings.recipes:
         figures.append(losses_figure(settings, recipe, runs))
@@ -370,9 +389,7 @@ def _curve(settings: Settings, trained: Trained, metric: str, name: str) -> Line
     )
 
 
-def trajectories_figure(
-    settings: Settings, recipe: str, data: dict[float, tuple[Array, Array]], runs: Runs
-) -> Figure:
+def trajectories_figure(settings: Settings, recipe: str, data: Data, runs: Runs) -> Figure:
     panels, rows = [], []
     for a, regime in zip(settings.growth, _regimes(settings), strict=True):
         for stage, true, t0 in zip(

@@ -1,0 +1,223 @@
+"""The command `lagrax`, as a user types it."""
+
+import csv
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import lagrax
+from lagrax import __main__, cli
+from lagrax.paper import read_result
+
+COMMAND = [sys.executable, "-m", "lagrax"]
+
+
+@pytest.fixture
+def lagrax_command(capsys, monkeypatch, tmp_path):
+    """Runs a command line in an empty folder: exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        code = cli.run(list(arguments))
+        output = capsys.readouterr()
+        return code, output.out, output.err
+
+    return run
+
+
+def test_version_agrees_with_the_package(lagrax_command):
+    assert lagrax_command("--version") == (0, f"lagrax {lagrax.__version__}\n", "")
+
+
+def test_help_names_every_command(lagrax_command):
+    code, out, _ = lagrax_command("--help")
+    assert code == 0
+    for name in ("reproduce", "simulate", "models", "report", "info"):
+        assert name in out
+    assert "\x1b" not in out
+
+
+# --- models, info ---------------------------------------------------------------------------------
+
+
+def test_models_are_the_paper_s(lagrax_command):
+    code, out, _ = lagrax_command("models", "--json")
+    rows = json.loads(out)
+    assert code == 0
+    assert len(rows) == 60
+    assert set(rows[0]) == {"dataset", "model", "filters", "params"}
+    tables = json.loads(Path(cli.__file__).with_name("paper").joinpath("tables.json").read_text())
+    for row in rows:
+        published = tables["filters_and_parameters"][row["model"]][row["dataset"]]
+        assert {"filters": row["filters"], "params": row["params"]} == published
+    code, out, _ = lagrax_command("models")
+    assert re.search(r"cifar10 +UNPCDDE5 +40 +\d+,\d+\n", out)
+
+
+def test_info(lagrax_command, monkeypatch):
+    code, out, _ = lagrax_command("info", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["versions"]["jax"] == jax.__version__
+    assert found["devices"][0].startswith("cpu")
+    versions = cli._machine.versions()
+    monkeypatch.setattr(cli._machine, "versions", lambda: versions | {"plotly": None})
+    code, out, _ = lagrax_command("info")
+    assert re.search(r'plotly +absent; pip install "lagrax\[plot\]"', out)
+
+
+def test_an_absent_extra_is_named(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "lagrax.cli", None)
+    monkeypatch.delitem(sys.modules, "typer")
+    monkeypatch.setitem(sys.modules, "typer", None)
+    monkeypatch.delitem(sys.modules, "lagrax.cli")
+    assert __main__.main() == 2
+    assert 'The command needs typer: pip install "lagrax[cli]"' in capsys.readouterr().err
+
+
+# --- simulate -------------------------------------------------------------------------------------
+
+
+def read_csv(path):
+    with path.open() as file:
+        rows = list(csv.reader(file))
+    return rows[0], np.array(rows[1:], float)
+
+
+def test_simulate_population(lagrax_command, tmp_path):
+    line = "simulate population --a 2.5 --t1 7 --y0 0.3 --samples 71 --out x.png --csv x.csv"
+    code, out, err = lagrax_command(*line.split())
+    assert (code, err) == (0, "")
+    assert f"Wrote {tmp_path / 'x.png'}" in out
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+    header, table = read_csv(tmp_path / "x.csv")
+    assert header == ["t", "x"]
+    x, expected = 0.3, []
+    for _ in range(7):
+        expected += [x * np.exp(2.5 * (1 - x) * s / 10) for s in range(10)]
+        x *= np.exp(2.5 * (1 - x))
+    np.testing.assert_allclose(table[:, 0], np.arange(71) / 10, rtol=1e-6)
+    np.testing.assert_allclose(table[:, 1], [*expected, x], rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", lagrax.systems.SYSTEMS)
+def test_simulate_every_system(lagrax_command, tmp_path, name):
+    code, out, _ = lagrax_command("simulate", name, "--t1", "5", "--json")
+    answer = json.loads(out)
+    assert code == 0
+    assert answer["files"] == [str(tmp_path / f"{name}.png")]
+    assert np.all(np.isfinite(answer["final"]))
+    assert answer["t1"] == 5
+
+
+def test_simulate_csv_alone_draws_nothing(lagrax_command, tmp_path):
+    assert lagrax_command("simulate", "linear", "--csv", "y.csv")[0] == 0
+    assert [p.name for p in tmp_path.iterdir()] == ["y.csv"]
+    header, table = read_csv(tmp_path / "y.csv")
+    assert header == ["t", "x1", "x2"]
+    assert table.shape == (401, 3)
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("reproduce nothing", "No experiment 'nothing'; there are multiples, annuli, population"),
+        ("reproduce multiples --seeds 0", "'--seeds': Input should be greater than or equal to 1"),
+        ("reproduce multiples --seeds many", "'--seeds': Input should be a valid integer"),
+        ("reproduce", "Missing argument"),
+        ("report", "Missing argument"),
+        ("report absent", "absent is no folder: run `lagrax reproduce` first"),
+        ("report .", "holds no result.json"),
+        ("simulate nothing", "No such command 'nothing'"),
+        ("simulate population --b 3", "No such option: --b"),
+        ("simulate population --a much", "'--a': Input should be a valid number"),
+        ("simulate population --tau 0", "tau=0.0; expected a positive"),
+        ("simulate population --t1 -1", "--t1 -1: expected a positive"),
+        ("simulate population --t1 nan", "--t1 nan: expected a positive"),
+        ("simulate population --t1 1e9", "1e+09 intervals; expected at most 1,000,000"),
+        (
+            "simulate population --samples 1",
+            "'--samples': Input should be greater than or equal to 2",
+        ),
+        ("simulate population --y0 1,2", "--y0 1,2: expected one number"),
+        ("simulate linear --y0 1", "--y0 1: expected 2 numbers"),
+        ("simulate linear --y0 1,x", "--y0 1,x: expected 2 numbers"),
+        ("simulate population --out x.txt", "--out x.txt: expected a name that ends in .png"),
+        ("models --jsn", "No such option: --jsn"),
+        ("nothing", "No such command 'nothing'"),
+    ],
+)
+def test_bad_input_gets_one_sentence(lagrax_command, tmp_path, line, sentence):
+    code, out, err = lagrax_command(*line.split())
+    assert (code, out) == (2, "")
+    assert sentence in err
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failing_solve_is_told(lagrax_command, tmp_path):
+    code, _, err = lagrax_command("simulate", "population", "--a", "-50", "--y0", "1e9")
+    assert code == 1
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written(lagrax_command, tmp_path):
+    (tmp_path / "file").write_text("")
+    code, _, err = lagrax_command("simulate", "population", "--out", "file/x.png")
+    assert code == 1
+    assert "file" in err
+
+
+# --- reproduce, report ----------------------------------------------------------------------------
+
+
+def test_reproduce_then_report(lagrax_command, tmp_path):
+    code, out, _ = lagrax_command("reproduce", "multiples", "--quick", "--json", "--out", "runs")
+    (answer,) = json.loads(out)
+    assert code == 0
+    assert answer["experiment"] == "multiples"
+    assert {"claim", "value", "bar", "holds"} <= set(answer["claims"][0])
+    assert Path(answer["report"]) == tmp_path / "runs/report.html"
+    result = read_result(tmp_path / "runs/multiples-quick")
+    assert result.quick
+    code, out, err = lagrax_command("reproduce", "multiples", "--quick", "--out", "runs")
+    assert code == 0
+    assert "holds: " in out
+    assert f"Report: {tmp_path / 'runs/report.html'}" in out
+    assert "\x1b" not in out + err
+    code, out, _ = lagrax_command("report", "runs", "--out", "page.html", "--json")
+    assert code == 0
+    page = (tmp_path / "page.html").read_text()
+    assert Path(json.loads(out)["report"]).name == "page.html"
+    assert result.claims[0].claim.split(":")[0][:20] in page
+    assert lagrax_command("report", "runs")[1] == f"Report: {tmp_path / 'report.html'}\n"
+
+
+def test_other_settings_are_refused(lagrax_command):
+    line = ["reproduce", "multiples", "--quick", "--out", "runs"]
+    assert lagrax_command(*line)[0] == 0
+    code, _, err = lagrax_command(*line, "--seeds", "3")
+    assert code == 2
+    assert "--no-resume" in err
+
+
+def test_interrupted_it_says_how_to_continue(tmp_path):
+    command = [*COMMAND, "reproduce", "population", "--quick", "--out", str(tmp_path)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    while not list(tmp_path.glob("*/*/metrics.jsonl")) and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate()
+    assert process.returncode == 130, err
+    assert err.splitlines()[-1].startswith("Stopped. The same command again continues")
+    assert "Traceback" not in err
+    assert "\x1b" not in out + err

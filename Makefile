@@ -1,4 +1,5 @@
-# make demo      solve the population equation and draw it
+# make demo      train four models on the population equation in a minute, and report
+# make reproduce the paper's laptop experiments in full, and report
 # make test      the tests, with coverage
 # make test-all  the tests, the slow ones included
 # make lint      style; make types: static types
@@ -15,11 +16,14 @@ READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --cov
 
-.PHONY: demo test test-all lint types clean
+.PHONY: demo reproduce test test-all lint types clean
 .DEFAULT_GOAL := test
 
 demo: $(READY)
-	@MPLBACKEND=Agg $(BIN)/python examples/population.py
+	@$(BIN)/lagrax reproduce population --quick
+
+reproduce: $(READY)
+	@$(BIN)/lagrax reproduce all
 
 test: $(READY)
 	@$(PYTEST)
@@ -34,13 +38,12 @@ lint: $(READY)
 types: $(READY)
 	@PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
 
-# The lock holds pins for every extra; used as constraints, only what `dev` needs is installed.
 $(READY): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit("lagrax needs Python 3.11 or later, and this is " + sys.version.split()[0] + ": name another with PYTHON=..." if sys.version_info < (3, 11) else 0)'
 	@echo "Installing lagrax and its pinned dependencies in $(VENV) (a few minutes the first time)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) install -c requirements.lock hatchling
-	@$(PIP) install -c requirements.lock --no-build-isolation -e '.[dev]'
+	@$(PIP) install -c requirements.lock --no-build-isolation -e '.[all,dev]'
 	@touch $@
 
 clean:

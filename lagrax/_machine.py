@@ -1,5 +1,6 @@
 """What a result was computed with: versions, device, commit."""
 
+import importlib
 import importlib.metadata
 import os
 import platform
@@ -17,6 +18,7 @@ PACKAGES = {
     "diffrax": None,
     "equinox": None,
     "numpy": None,
+    "filelock": "train",
     "optax": "train",
     "safetensors": "train",
     "rich": "train",
@@ -25,6 +27,16 @@ PACKAGES = {
     "plotly": "plot",
     "typer": "cli",
 }
+
+
+def load(module: str) -> Any:
+    """An optional module, where it is needed; its absence names the extra that brings it."""
+    package = module.partition(".")[0]
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        extra = PACKAGES[package]
+        raise ImportError(f'This needs {package}: pip install "lagrax[{extra}]"') from error
 
 
 def versions() -> dict[str, str | None]:

@@ -5,6 +5,8 @@ import time
 from types import TracebackType
 from typing import Any
 
+from ._machine import load
+
 # Between two lines where there is no terminal: enough to see life, few enough for a log.
 LINE_SECONDS = 10.0
 
@@ -52,23 +54,14 @@ class Progress:
 
 
 def _bar() -> Any:
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress as Bar,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    return Bar(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[text]}"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
+    progress, text = load("rich.progress"), load("rich.progress").TextColumn
+    return progress.Progress(
+        text("{task.description}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        text("{task.fields[text]}"),
+        progress.TimeElapsedColumn(),
+        text("left"),
+        progress.TimeRemainingColumn(),
+        console=load("rich.console").Console(stderr=True),
     )

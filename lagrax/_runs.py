@@ -28,11 +28,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from filelock import FileLock, Timeout
 from jaxtyping import PyTree
 
 from . import _machine
 from ._files import write_atomically, write_json
+from ._machine import load
 
 Record = dict[str, Any]
 
@@ -189,18 +189,19 @@ class RunFolder:
             write_json(path, {"steps": step, "seconds": round(seconds, 3), "last": last})
 
     def _event_writer(self, step: int) -> Any:
-        from tensorboardX import SummaryWriter
-
-        writer = SummaryWriter(str(self.folder / "tensorboard"), purge_step=step + 1)
+        writer = load("tensorboardX").SummaryWriter(
+            str(self.folder / "tensorboard"), purge_step=step + 1
+        )
         self._closing.callback(writer.close)
         return writer
 
 
-def _hold_alone(folder: Path) -> FileLock:
+def _hold_alone(folder: Path) -> Any:
     """The system lets go of the lock when the process ends, in whatever way."""
+    filelock = load("filelock")
     try:
-        return FileLock(folder / "lock", timeout=0).acquire().lock
-    except Timeout:
+        return filelock.FileLock(folder / "lock", timeout=0).acquire().lock
+    except filelock.Timeout:
         raise RunError(
             f"{folder} is in use by another process. Wait for it to end, or choose another folder."
         ) from None
@@ -271,9 +272,8 @@ class Damaged(Exception):
 
 def save_checkpoint(path: Path, state: PyTree, about: dict[str, str]) -> None:
     """The arrays of `state` and the strings `about`, with a digest of both."""
-    from safetensors.numpy import save
-
     arrays = _arrays(state)
+    save = load("safetensors.numpy").save
     write_atomically(path, save(arrays, metadata=about | {"digest": _digest(arrays, about)}))
 
 
@@ -294,13 +294,12 @@ def load_checkpoint(path: Path, like: PyTree) -> tuple[PyTree, dict[str, str]]:
 
 def load_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """The named arrays of a checkpoint and what was written about it."""
-    from safetensors import SafetensorError, safe_open
-
+    safetensors = load("safetensors")
     try:
-        with safe_open(path, framework="numpy") as file:
+        with safetensors.safe_open(path, framework="numpy") as file:
             about = dict(file.metadata() or {})
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError, TypeError) as error:
+    except (safetensors.SafetensorError, OSError, ValueError, TypeError) as error:
         raise Damaged(f"it cannot be read: {error}") from None
     if about.pop("digest", None) != _digest(arrays, about):
         raise Damaged("its content does not match its digest")

@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import ArrayLike, Float, Real
 
 from ._files import write_atomically
+from ._machine import load
 
 if TYPE_CHECKING:  # matplotlib comes with an extra
     import matplotlib.axes
@@ -343,16 +344,12 @@ def draw(figure: Figure, *paths: Path) -> None:
 
 
 def _on_paper(figure: Figure) -> "matplotlib.figure.Figure":
-    try:
-        import matplotlib.figure
-    except ImportError as error:
-        message = 'Drawing a figure needs matplotlib: pip install "lagrax[plot]"'
-        raise ImportError(message) from error
+    matplotlib = load("matplotlib.figure")
     grid = rows(figure)
     equal = all(panel.equal for panel in figure.panels)
     width = min(4.5, 10 / figure.columns)
     height = width * (1 if equal else 0.75)
-    drawing = matplotlib.figure.Figure(
+    drawing = matplotlib.Figure(
         figsize=(width * figure.columns + 0.4, height * len(grid) + 0.6),
         layout="compressed" if equal else "constrained",
     )
@@ -477,11 +474,7 @@ def plotly_panels(figure: Figure) -> list[dict[str, Any]]:
     They have no titles, no legend and no colours but those of the marks: the page around them
     shows the former and chooses the latter, so that they follow its light or dark scheme.
     """
-    try:
-        import plotly.graph_objects as plotly
-    except ImportError as error:
-        message = 'Drawing a figure for a page needs plotly: pip install "lagrax[plot]"'
-        raise ImportError(message) from error
+    plotly = load("plotly.graph_objects")
     panels = []
     for panel, (x_range, y_range) in zip(figure.panels, _ranges(figure), strict=True):
         bands = [

@@ -13,14 +13,14 @@ PACKAGE = Path(__file__).parents[1] / "lagrax"
 # A module may import what stands before it. Modules that share a rank do not import each other;
 # those inside a listed package may, as long as there is no cycle.
 ORDER: list[tuple[str, ...]] = [
-    ("_delays", "_files", "_machine", "_progress"),
+    ("_delays", "_files", "_machine"),
     ("_field", "_solution"),
     ("_saving", "_stepping"),
     ("_gradients",),
     ("_checks",),
     ("_solve",),
     ("nn", "systems"),
-    ("_runs", "figures"),
+    ("_progress", "_runs", "figures"),
     ("training",),
     ("analysis", "identify"),
     ("paper",),

@@ -1,10 +1,10 @@
 """The report is one page that needs nothing else, says what was measured, and shows every panel."""
 
-import builtins
 import json
 import math
 import re
 import shutil
+import sys
 
 import pytest
 
@@ -162,14 +162,7 @@ def test_missing_and_damaged_figures_are_named(tmp_path):
 
 
 def test_absent_plotly_says_what_to_install(tmp_path, monkeypatch):
-    really_import = builtins.__import__
-
-    def without(name, *more):
-        if name.startswith("plotly"):
-            raise ImportError(name)
-        return really_import(name, *more)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
     with pytest.raises(ImportError, match=r'plotly: pip install "lagrax\[plot\]"'):
         write_report([tmp_path], tmp_path / "report.html")
 

@@ -332,6 +332,20 @@ def test_atomic_write_leaves_nothing_half_written(tmp_path, monkeypatch):
     assert path.read_text() == "before"
 
 
+@pytest.mark.parametrize(
+    ("module", "options"),
+    [
+        ("filelock", {}),
+        ("safetensors.numpy", {}),
+        ("tensorboardX", {"tensorboard": True}),
+    ],
+)
+def test_absent_extra_says_what_to_install(tmp_path, monkeypatch, module, options):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError, match=r'pip install "lagrax\[train\]"'):
+        run_in(tmp_path, **options)
+
+
 # --- killed for real ------------------------------------------------------------------------------
 
 SCRIPT = """

@@ -18,6 +18,7 @@ import equinox as eqx
 import jax
 
 from .._files import write_atomically
+from .._machine import load
 from ..figures import COLOURS, Figure, Mark, Panel, Points, from_json, legend, plotly_panels, rows
 from ..nn import paper_filters, paper_model, paper_models, parameter_count
 from .result import Claim, Number, Result, ResultError, Table, read_result
@@ -101,16 +102,12 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
 
     A folder is one of an experiment, or one that holds several, as `lagrax reproduce` writes them.
     """
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError as error:
-        message = 'A report needs plotly: pip install "lagrax[plot]"'
-        raise ImportError(message) from error
+    plotly = load("plotly.offline")
     experiments: list[Experiment] = []
     for number, folder in enumerate(_find(folders), 1):
         first = 1 + sum(len(experiment.figures) for experiment in experiments)
         experiments.append(_read(folder, number, first))
-    page = _page(experiments, get_plotlyjs())
+    page = _page(experiments, plotly.get_plotlyjs())
     write_atomically(out, page)
     return out
 

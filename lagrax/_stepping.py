@@ -262,7 +262,8 @@ def march(
         return (y, slope if carries else None), (info if dense else None, result)
 
     slope = stepper.begin(f, interval.start, h, interval.y) if carries else None
-    (y, _), (infos, results) = lax.scan(body, (interval.y, slope), (starts, lagged), unroll=unroll)
+    loop = _unrolled_scan if unroll else lax.scan
+    (y, _), (infos, results) = loop(body, (interval.y, slope), (starts, lagged))
     fractions = jnp.arange(steps + 1, dtype=h.dtype) / steps
     leg = Leg(
         y,
@@ -270,6 +271,16 @@ def march(
         (interval.start + interval.length * fractions, infos) if record else None,
     )
     return leg, RESULTS.successful if isinstance(stepper, ExplicitRungeKutta) else _first(results)
+
+
+def _unrolled_scan(body: Callable, carry: PyTree, xs: PyTree) -> tuple[PyTree, PyTree]:
+    """What `lax.scan` computes. Not its own unrolling, whose backward pass stacks all that the
+    steps keep, and so copies large states twice."""
+    ys = []
+    for i in range(len(jax.tree.leaves(xs)[0])):
+        carry, y = body(carry, jax.tree.map(lambda x: x[i], xs))  # noqa: B023
+        ys.append(y)
+    return carry, jax.tree.map(lambda *y: jnp.stack(y), *ys)
 
 
 def stroll(interval: Interval, stepper: Stepper, steps: Int[Array, ""]) -> State:
@@ -586,12 +597,15 @@ def replay(
         return j + 1, y, slope, saves, _put(infos, info, j, True)
 
     carry = (jnp.asarray(0), interval.y, slope, _initial_saves(interval), infos)
-    _, y, _, saves, infos = eqxi.while_loop(
-        lambda carry: carry[0] < taken.count,
+    carry = eqxi.while_loop(
+        lambda carry: carry[0] < taken.count - 1,
         body,
         carry,
         kind=kind,
         max_steps=max_steps,
         buffers=lambda carry: carry[4],
     )
+    # The last step by itself, as the loop computes each step anew in the backward pass. (Where none
+    # was taken, this one has no length.)
+    _, y, _, saves, infos = body(carry)
     return _leg(interval, y, saves, infos, taken)

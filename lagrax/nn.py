@@ -12,6 +12,7 @@ The leaves of fields and layers are their parameters, all of them arrays, so mod
 import math
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import diffrax
@@ -104,19 +105,33 @@ class Design(NamedTuple):
     uses_state: bool
     activation: Callable
     compute_dtype: DTypeLike | None
-    pad_to: int
+    pad_to: int | None
+    by_hand: bool = False
 
     @property
     def inputs(self) -> int:
         return self.channels * (self.history + self.uses_state)
 
     def padded(self, width: int) -> int:
-        return -(-width // self.pad_to) * self.pad_to
+        pad_to = self.pad_to or (32 if _on_accelerator() else 1)
+        return -(-width // pad_to) * pad_to
+
+    @property
+    def fused(self) -> bool:
+        """Whether the field is one function with its derivative by hand. Known when it is traced:
+        `hold` and the evaluations must agree on what passes between them."""
+        return self.by_hand and self.compute_dtype is not None and _on_accelerator()
+
+
+def _on_accelerator() -> bool:
+    return jax.default_backend() != "cpu"
 
 
 def _checked(name: str, design: Design) -> Design:
-    for what, least in (("channels", 1), ("history", 0), ("pad_to", 1)):
-        _check_whole(name, what, getattr(design, what), least)
+    _check_whole(name, "channels", design.channels, 1)
+    _check_whole(name, "history", design.history, 0)
+    if design.pad_to is not None:
+        _check_whole(name, "pad_to", design.pad_to, 1)
     if not design.uses_state and not design.history:
         raise ValueError(
             f"{name} got uses_state=False and history=0, which leaves no argument. Give the number "
@@ -135,8 +150,10 @@ class AbstractField(eqx.Module):
     """A network on z(t) and the entries of its history side by side: z(t), z_k, z_{k-1}, ...
 
     Its first layer is split: `hold(history)` computes the share of the held entries, which the
-    solver calls once an interval, and each evaluation adds the share of z(t). To evaluate a field
-    by hand, write `field(t, y, None, history=field.hold(history))`.
+    solver calls once an interval, and each evaluation adds the share of z(t). (`Conv` on
+    accelerators only joins the held entries there: reading the share would take longer than
+    computing it.) To evaluate a field by hand, write
+    `field(t, y, None, history=field.hold(history))`.
     """
 
     layers: eqx.AbstractVar[list[Affine]]
@@ -145,6 +162,10 @@ class AbstractField(eqx.Module):
     def hold(self, history: Sequence[Float[Array, "..."]]) -> Float[Array, "..."] | None:
         """The share of the held entries in the first layer, with its bias."""
         used = self._used(history)
+        if self.design.fused:
+            # Barriers, so that the cotangent of each entry is computed once, and by itself.
+            entries = [lax.optimization_barrier(entry) for entry in used]
+            return jnp.concatenate(entries, axis=-1) if entries else None
         first = self._layer(0)
         if not used:
             return first.bias
@@ -164,6 +185,8 @@ class AbstractField(eqx.Module):
         del t, args
         self._check(y)
         dtype = y.dtype if self.design.compute_dtype is None else self.design.compute_dtype
+        if self.design.fused:
+            return self._fused(y, history, dtype)
         x = history
         if self.design.uses_state:
             x = _product(y, self._layer(0).weight[: self.design.channels], dtype)
@@ -171,6 +194,14 @@ class AbstractField(eqx.Module):
         for i in range(1, len(self.layers)):
             x = self._layer(i)(self.design.activation(x), dtype)
         return jnp.asarray(x, y.dtype)
+
+    def _fused(self, y: Array, held: Array | None, dtype: DTypeLike) -> Array:
+        wide = jnp.promote_types(dtype, jnp.float32)
+        arguments = [y if self.design.uses_state else None, held, jnp.ones_like(y[..., :1])]
+        x = jnp.concatenate([a for a in arguments if a is not None], axis=-1).astype(wide)
+        width = self.design.padded(self.layers[-1].weight.shape[0] + 1)
+        slope: Array = _convolve(_packed(self.layers, width), x.reshape(-1, *x.shape[-3:]), dtype)
+        return slope.reshape(y.shape).astype(y.dtype)
 
     def _layer(self, i: int) -> Affine:
         """Layer `i` with its hidden channels padded. The parameters stay as they are, so neither
@@ -266,11 +297,17 @@ class Conv(AbstractField):
     - `channels`: of the state, augmented ones included.
     - `filters`: of the two hidden layers.
     - `history`, `uses_state`: see `MLP`.
-    - `compute_dtype`: what the products inside the field are computed in; sums, parameters and
-      state stay as they are. `jnp.bfloat16` is fast on accelerators, at some cost in accuracy; by
-      default the type of the state.
-    - `pad_to`: on accelerators 16, say: hidden channels are filled up with zeros to a multiple of
-      it, inside the field alone. Neither the parameters nor the function change.
+    - `compute_dtype`: what the products inside the field are computed in; parameters and state
+      stay as they are. By default the type of the state. On accelerators a given type also has its
+      derivative written by hand, for speed and for reverse mode alone: leave it out for `jax.jvp`.
+      Choose `jnp.float16` there, as fast as `jnp.bfloat16` and with less than half its error;
+      `jnp.bfloat16` where states or hidden values may exceed 65,504. `jnp.float32` computes at
+      JAX's precision. At the default one, which is tf32 on NVIDIA's GPUs, the 3×3 weight gradient
+      is then that of float16 copies of its operands: as many bits as tf32, but they overflow
+      beyond 65,504; `jax.default_matmul_precision("highest")` does without.
+    - `pad_to`: hidden channels are filled up with zeros to a multiple of it, inside the field
+      alone; neither the parameters nor the function change. By default 32 on accelerators, with
+      room for the biases where the derivative is written by hand, and 1 on CPUs.
     - `key`: of the initial parameters, uniform in ±1/√fan_in.
     """
 
@@ -285,12 +322,12 @@ class Conv(AbstractField):
         history: int = 0,
         uses_state: bool = True,
         compute_dtype: DTypeLike | None = None,
-        pad_to: int = 1,
+        pad_to: int | None = None,
         key: PRNGKeyArray,
     ):
         _check_whole("Conv", "filters", filters, 1)
         self.design = _checked(
-            "Conv", Design(channels, history, uses_state, jax.nn.relu, compute_dtype, pad_to)
+            "Conv", Design(channels, history, uses_state, jax.nn.relu, compute_dtype, pad_to, True)
         )
         keys = jax.random.split(key, 3)
         self.layers = [
@@ -298,6 +335,94 @@ class Conv(AbstractField):
             Affine(filters, filters, window=(3, 3), key=keys[1]),
             Affine(filters, channels, key=keys[2]),
         ]
+
+
+# --- the convolutional field on accelerators ------------------------------------------------------
+#
+# One function with its derivative by hand: autodiff would keep float32 arrays and pass them back
+# where 16 bits do, and sum up for the biases. benchmarks/NOTES.md has the times.
+
+
+def _packed(layers: list[Affine], width: int) -> tuple[Array, Array, Array]:
+    """The weights of the three layers for `width` hidden channels, with the biases among them.
+
+    The first spare channel of either hidden layer is the constant 1, which comes from the 1 behind
+    the arguments. Biases are the weights of that channel, and cost nothing of their own.
+    """
+    w1, b1, w2, b2, w3, b3 = jax.tree.leaves(layers)
+    filters, spare = b1.size, width - b1.size
+    more = (0, spare)
+    one = jax.nn.one_hot(filters, width, dtype=w1.dtype)
+    w1 = jnp.concatenate([jnp.pad(w1, ((0, 0), more)), (jnp.pad(b1, more) + one)[None]])
+    of_one = (jnp.pad(b2, more) + one)[None, None, None]
+    w2 = jnp.pad(w2, ((0, 0), (0, 0), more, more))
+    w2 = w2 + jnp.pad(of_one, ((1, 1), (1, 1), (filters, spare - 1), (0, 0)))
+    w3 = jnp.pad(jnp.concatenate([w3, b3[None]]), ((0, spare - 1), (0, 0)))
+    return w1, w2, w3
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _convolve(weights: tuple[Array, Array, Array], x: Array, dtype: DTypeLike) -> Array:
+    """The field on its arguments and a 1 side by side, by weights as `_packed` gives them."""
+    return _convolve_forward(weights, x, dtype)[0]
+
+
+def _convolve_forward(weights, x, dtype):
+    w1, w2, w3 = weights
+    # Not in bfloat16: rounding the state that much shows in the gradient.
+    x = x if dtype == jnp.bfloat16 else x.astype(dtype)
+    h1 = jax.nn.relu(_dot(x, w1.astype(x.dtype), (3,), (0,))).astype(dtype)
+    # Where h1 > 0, so was its argument: without the barrier XLA keeps that, too.
+    h1 = lax.optimization_barrier(h1)
+    # A float32 sum of 16-bit products would here be computed in tf32, on copies.
+    h2 = jax.nn.relu(_conv(h1, w2.astype(dtype)))
+    return _dot(h2, w3.astype(dtype), (3,), (0,)), (weights, x, h1, h2)
+
+
+def _convolve_backward(dtype, saved, g):
+    (w1, w2, w3), x, h1, h2 = saved
+    # At JAX's default precision float32 means tf32, in which the weight gradient is slow; float16
+    # has as many bits.
+    default = jax.config.jax_default_matmul_precision is None  # pyright: ignore
+    narrow = jnp.float16 if dtype == jnp.float32 and default else dtype
+    scale = _scale(g) if narrow == jnp.float16 else 1.0
+    g = g * scale
+    g2 = sum(g[..., i, None] * w3[:, i].astype(g.dtype) for i in range(g.shape[-1]))
+    g2 = jnp.where(h2 > 0, g2, 0).astype(dtype)
+    # Behind the barrier it runs as a forward convolution, which is faster in tf32.
+    turned = lax.optimization_barrier(w2[::-1, ::-1].swapaxes(2, 3).astype(dtype))
+    g1 = jnp.where(h1 > 0, _conv(g2, turned), 0)
+    pixels = (0, 1, 2)
+    dw1 = _dot(x.astype(dtype), g1, pixels, pixels)
+    dw2 = _conv(h1.astype(narrow), g2.astype(narrow), ((1, 1), (1, 1)), ("CHWN", "IHWO", "HWNC"))
+    dw3 = _dot(h2, g.astype(dtype), pixels, pixels)
+    dx = _dot(g1, w1.astype(dtype), (3,), (1,))
+    like = ((w1, w2, w3), g)
+    return jax.tree.map(lambda d, a: d.astype(a.dtype) / scale, ((dw1, dw2, dw3), dx), like)
+
+
+_convolve.defvjp(_convolve_forward, _convolve_backward)
+
+
+def _scale(g: Array) -> Array:
+    """A power of two that takes `g` well inside float16's range: entries to 1/16 at most, and the
+    sum of all to 2^13, since the weight gradient, a sum over all pixels, is float16 as well."""
+    size = jnp.abs(lax.stop_gradient(g))
+    size = jnp.maximum(2**4 * jnp.max(size), 2**-13 * jnp.sum(size))
+    exponent = jnp.where(size > 0, -jnp.ceil(jnp.log2(size)), 0)
+    return jnp.exp2(jnp.clip(exponent, -100, 100))
+
+
+def _dot(a: Array, b: Array, axes_a: tuple[int, ...], axes_b: tuple[int, ...]) -> Array:
+    """The product over the given axes, summed up in float32 at least."""
+    wide = jnp.promote_types(a.dtype, jnp.float32)
+    return lax.dot_general(a, b, ((axes_a, axes_b), ((), ())), preferred_element_type=wide)
+
+
+def _conv(
+    x: Array, w: Array, padding: Any = "SAME", axes: tuple[str, str, str] = ("NHWC", "HWIO", "NHWC")
+) -> Array:
+    return lax.conv_general_dilated(x, w, (1, 1), padding, dimension_numbers=axes)
 
 
 # --- layers ---------------------------------------------------------------------------------------
@@ -635,7 +760,7 @@ def paper_model(
     *,
     key: PRNGKeyArray,
     compute_dtype: DTypeLike | None = None,
-    pad_to: int = 1,
+    pad_to: int | None = None,
     **options: Any,
 ) -> Classifier:
     """One of the paper's image classifiers: `paper_model("A2+UNPCDDE5", "cifar10", key=key)`.

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lagrax import Adjoint, Checkpointed, Direct, Hold, Lag, holds, solve
+from lagrax import Adjoint, Checkpointed, Direct, Hold, Lag, holds, nn, solve
 from lagrax.nn import (
     ANODE,
     MLP,
@@ -238,6 +238,176 @@ def test_float64(make):
     # The state's type decides, not the parameters'.
     assert layer(x.astype(jnp.float32)).dtype == jnp.float32
     np.testing.assert_allclose(layer(x.astype(jnp.float32)), layer(x), rtol=1e-5, atol=1e-5)
+
+
+# --- the convolutional field as accelerators compute it -------------------------------------------
+
+
+@pytest.fixture
+def accelerator(monkeypatch):
+    """Fields compute as they do on accelerators, on the CPU."""
+    jax.clear_caches()
+    monkeypatch.setattr(nn, "_on_accelerator", lambda: True)
+    yield
+    jax.clear_caches()
+
+
+# How far from float32 each type may be, relative to the norm, and how far it must be to be it.
+BOUNDS = {"float32": (0, 1e-6), "float16": (1e-6, 1e-2), "bfloat16": (1e-5, 5e-2)}
+
+
+def distances(got, expected):
+    """The relative distance of each leaf."""
+    pairs = zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True)
+    return [float(jnp.linalg.norm(a - b) / jnp.linalg.norm(b)) for a, b in pairs]
+
+
+@pytest.mark.usefixtures("accelerator")
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize(
+    ("history", "uses_state", "pad_to"),
+    [(*a, None) for a in ARGUMENTS] + [(*ARGUMENTS[0], p) for p in (1, 5)],
+)
+def test_fused_field_is_the_network(history, uses_state, pad_to, dtype):
+    field = Conv(
+        3, 5, history=history, uses_state=uses_state, pad_to=pad_to, compute_dtype=dtype, key=KEY
+    )
+    y, *past = [normal(i, 2, 4, 3, 3) for i in range(4)]
+    used = (y,) * uses_state, tuple(past[:history])
+
+    def fused(field, used):
+        state, past = used
+        # Without the state only the shape of what stands in its place matters.
+        out = field(0.3, *(state or (y,)), None, history=field.hold(past))
+        return jnp.sin(3 * out).sum(), out
+
+    def plain(field, used):
+        out = by_hand(field, *used[0], *used[1])
+        return jnp.sin(3 * out).sum(), out
+
+    with jax.default_matmul_precision("highest"):
+        got, expected = [
+            jax.jit(jax.grad(f, (0, 1), has_aux=True))(field, used) for f in (fused, plain)
+        ]
+    least, most = BOUNDS[dtype]
+    assert got[1].dtype == jnp.float32
+    assert all(least <= d < most for d in distances(got, expected))
+
+
+@pytest.mark.usefixtures("accelerator")
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("size", [1e-12, 1.0, 1e12])
+def test_fused_gradient_of_any_size(dtype, size):
+    """Far below and above what float16 holds. At the default precision float32 has a weight
+    gradient of float16 copies."""
+    field = Conv(3, 5, history=1, compute_dtype=dtype, key=KEY)
+    y, z = normal(0, 4, 4, 3), normal(1, 4, 4, 3)
+    fused = lambda field, y, z: size * jnp.sin(field(0.0, y, history=field.hold([z]))).sum()
+    plain = lambda field, y, z: jnp.sin(by_hand(field, y, z)).sum()
+    got, expected = [jax.jit(jax.grad(f, (0, 1, 2)))(field, y, z) for f in (fused, plain)]
+    got = jax.tree.map(lambda g: g / size, got)
+    assert all(d < BOUNDS[dtype][1] + 1e-3 for d in distances(got, expected))
+    nothing = jax.grad(lambda field: 0 * fused(field, y, z))(field)
+    assert all(jnp.all(g == 0) for g in jax.tree.leaves(nothing))
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 5, 7), (1 << 20,)])
+def test_cotangents_fit_into_float16(shape):
+    g = 1e-9 * normal(0, *shape)
+    scale = nn._scale(g)
+    assert jnp.log2(scale) == jnp.round(jnp.log2(scale))
+    room = 1 / jnp.maximum(2**4 * jnp.abs(scale * g).max(), 2**-13 * jnp.abs(scale * g).sum())
+    assert 1 <= room < 2
+
+
+CONV_LAYERS = {
+    "NODE": lambda make, **o: NODE(make(0, 0), **o),
+    "NPCDDE": lambda make, **o: NPCDDE(make(3, 0), 3, **o),
+    "UNPCDDE": lambda make, **o: UNPCDDE([make(k + 1, k) for k in range(3)], **o),
+}
+
+
+LOOSE = {
+    "solver": diffrax.Heun(),
+    "stepsize_controller": diffrax.PIDController(rtol=1e-2, atol=1e-2),
+    "max_steps": 64,
+}
+
+
+def conv_layer(kind, dtype, p=0, **options):
+    make = lambda history, seed: Conv(
+        2 + p, 6, history=history, compute_dtype=dtype, key=jax.random.key(seed)
+    )
+    return CONV_LAYERS[kind](make, augment=p, **(MIDPOINT | options))
+
+
+@pytest.mark.usefixtures("accelerator")
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("p", [0, 2])
+@pytest.mark.parametrize("kind", CONV_LAYERS)
+def test_fused_layer_is_the_plain_one(kind, p, dtype):
+    """All gradients together: a value that rounding takes across a relu's kink weighs little."""
+    x = normal(0, 4, 8, 8, 2)
+    with jax.default_matmul_precision("highest"):
+        got, expected = [
+            graded(lambda a: a[0](a[1]), (conv_layer(kind, d, p), x)) for d in (dtype, None)
+        ]
+    (gradients, out), (expected_gradients, expected_out) = got, expected
+    assert distances(out, expected_out)[0] < BOUNDS[dtype][1]
+    join = lambda tree: jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(tree)])
+    assert distances(join(gradients), join(expected_gradients))[0] < BOUNDS[dtype][1]
+
+
+@pytest.mark.usefixtures("accelerator")
+@pytest.mark.parametrize(
+    "options", [{"gradient": Direct()}, {"gradient": Adjoint()}, {"steps": None, **LOOSE}]
+)
+def test_fused_gradients_however_taken(options):
+    """Against the plain field under the same options."""
+    x = normal(0, 2, 4, 4, 2)
+    with jax.default_matmul_precision("highest"):
+        got, expected = [
+            graded(lambda a: a(x), conv_layer("NPCDDE", d, **options)) for d in ("float32", None)
+        ]
+    assert all(d < 1e-5 for d in distances(got, expected))
+
+
+@pytest.mark.usefixtures("accelerator")
+def test_fused_field_has_second_derivatives_and_batches():
+    fused, plain = [Conv(2, 6, history=1, compute_dtype=d, key=KEY) for d in ("float32", None)]
+    y, z = normal(0, 3, 4, 4, 2), normal(1, 3, 4, 4, 2)
+
+    def slope(field, y):
+        return jnp.sin(field(0.0, y, history=field.hold([z])))
+
+    def product(field, y):
+        """Of the Hessian with z."""
+        gradient = jax.grad(lambda y: slope(field, y).sum())
+        return jax.jvp(gradient, (y,), (z,))[1], jax.grad(lambda y: (gradient(y) * z).sum())(y)
+
+    with jax.default_matmul_precision("highest"):
+        forward, backward = jax.jit(product)(fused, y)
+        close(forward, jax.jit(product)(plain, y)[0], 1e-5)
+        close(backward, forward, 1e-5)
+        loop = jax.vmap(lambda y, z: fused(0.0, y, history=fused.hold([z])))(y, z)
+        close(loop, plain(0.0, y, history=plain.hold([z])), 1e-5)
+
+
+@pytest.mark.usefixtures("accelerator")
+def test_fused_field_without_the_state_is_evaluated_once_an_interval():
+    field = Conv(2, 6, history=1, uses_state=False, compute_dtype="float16", key=KEY)
+    stats = eqx.filter_eval_shape(NPCDDE(field, 3, lags=1).solve, normal(0, 4, 4, 2)).stats
+    assert stats["num_evaluations"] == 3
+
+
+@pytest.mark.usefixtures("accelerator")
+def test_forward_mode_where_no_compute_dtype_is_given():
+    x, dx = normal(0, 4, 4, 2), normal(1, 4, 4, 2)
+    layer = conv_layer("NPCDDE", None, gradient=Direct())
+    _, forward = jax.jvp(layer, (x,), (dx,))
+    close(forward.sum(), (jax.grad(lambda x: layer(x).sum())(x) * dx).sum(), 1e-4)
+    with pytest.raises(TypeError, match="forward-mode"):
+        jax.jvp(conv_layer("NPCDDE", "float32", gradient=Direct()), (x,), (dx,))
 
 
 # --- layers ---------------------------------------------------------------------------------------

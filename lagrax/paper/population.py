@@ -438,6 +438,6 @@ EXPERIMENT = Experiment(
         "paper: the NPCDDE's losses fall far below the others'; in chaos it predicts short times."
     ),
     full=Settings(),
-    quick=Settings(iterations=300, seeds=(0, 1), block=25),
+    quick=Settings(iterations=200, seeds=(0, 1), block=20),
     run=run,
 )

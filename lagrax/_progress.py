@@ -1,6 +1,7 @@
 """Progress of long work on stderr: a bar in a terminal, a plain line now and then elsewhere."""
 
 import sys
+import threading
 import time
 from types import TracebackType
 from typing import Any
@@ -17,14 +18,13 @@ class Progress:
     def __init__(self, name: str, done: int, steps: int, *, shown: bool = True):
         self._name, self._first, self._steps = name, done, steps
         self._start = self._last = time.monotonic()
-        self._terminal = shown and sys.stderr.isatty()
-        self._lines = shown and not self._terminal
+        self._terminal = shown and sys.stderr.isatty() and done < steps
+        self._lines = shown and not sys.stderr.isatty()
         self._bar: Any = None
 
     def __enter__(self) -> "Progress":
-        if self._terminal and self._first < self._steps:
-            self._bar = _bar()
-            self._bar.start()
+        if self._terminal:
+            self._bar = _BOARD.enter()
             self._task = self._bar.add_task(
                 self._name, total=self._steps, completed=self._first, text=""
             )
@@ -50,10 +50,35 @@ class Progress:
         trace: TracebackType | None,
     ) -> None:
         if self._bar is not None:
-            self._bar.stop()
+            _BOARD.leave()
 
 
-def _bar() -> Any:
+class _Board:
+    """The bars of all that goes on at the same time: a terminal has room for one display."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+
+    def enter(self) -> Any:
+        with self._lock:
+            if not self._users:
+                self._bars = _bars()
+                self._bars.start()
+            self._users += 1
+            return self._bars
+
+    def leave(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if not self._users:
+                self._bars.stop()
+
+
+_BOARD = _Board()
+
+
+def _bars() -> Any:
     progress, text = load("rich.progress"), load("rich.progress").TextColumn
     return progress.Progress(
         text("{task.description}"),

@@ -9,6 +9,7 @@ same parameters and metrics. Everything a step does follows from the seed and it
 checkpoint needs to hold no more than the model and the optimiser's state.
 """
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -78,6 +79,7 @@ def train(
     checkpoint_seconds: float = 10.0,
     progress: bool = True,
     tensorboard: bool = False,
+    stop: threading.Event | None = None,
 ) -> Trained:
     """Minimises `loss` over models made by `make`, in blocks of steps compiled as one.
 
@@ -89,8 +91,8 @@ def train(
     - `data`: arrays with a common first axis, the rows. They stay on the device.
     - `optimiser`: an optax gradient transformation.
     - `steps`: how many.
-    - `seeds`: one, or several that train side by side as one vmapped program: on a CPU five cost
-      little more than one.
+    - `seeds`: one, or several that train side by side as one vmapped program: compiled once, and on
+      a CPU faster than one after the other.
     - `batch_size`: rows a step, shuffled anew each time all have been seen, the last batch of a
       pass being smaller if they do not come out even. None takes all rows at every step.
     - `evaluate(model, test_data)`: a dictionary of metrics, taken after each block.
@@ -102,14 +104,18 @@ def train(
     - `checkpoint_seconds`: the least time between two checkpoints.
     - `progress`: whether to show the loss and the time left on stderr.
     - `tensorboard`: whether to write event files, too.
+    - `stop`: once set, by another thread, the run ends between two blocks as by Ctrl-C.
     """
     job = _Job(loss, optimiser, batch_size, evaluate, isinstance(seeds, int))
     _check(steps=steps, block=block, batch_size=batch_size, seeds=seeds, data=data)
     state = _start(job, make, jnp.asarray(seeds))
-    config = {"steps": steps, "seeds": seeds, "batch_size": batch_size, "block": block} | (
-        config or {}
-    )
-    with _open_run(folder, config, resume, tensorboard) as run:
+    own = {
+        "steps": steps,
+        "seeds": seeds if isinstance(seeds, int) else [int(seed) for seed in seeds],
+        "batch_size": batch_size,
+        "block": block,
+    }
+    with _open_run(folder, own | (config or {}), resume, tensorboard) as run:
         step, state, seconds = run.restore(state)
         clock = _Clock(seconds, checkpoint_seconds)
         with Progress(run.name, step, steps, shown=progress) as bar:
@@ -120,10 +126,14 @@ def train(
                 step += length
                 bar.update(step, _text(records[-1]["loss"]))
                 _stop_if_lost(records)
-                if step == steps or clock.checkpoint_due():
-                    run.save(step, state, clock.seconds())
-        run.finish(step, clock.seconds())
-        return Trained(state.model, _series(run.records), clock.seconds())
+                stopped = stop is not None and stop.is_set()
+                if step == steps or stopped or clock.checkpoint_due():
+                    seconds = clock.seconds()
+                    run.save(step, state, seconds)
+                if stopped:
+                    raise KeyboardInterrupt
+        run.finish(step, seconds)
+        return Trained(state.model, _series(run.records), seconds)
 
 
 def _open_run(

@@ -8,6 +8,7 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import optax
 import pytest
 
 from lagrax import _runs
+from lagrax._progress import Progress
 from lagrax.training import TrainingError, train
 
 XS = np.linspace(-1, 1, 10, dtype=np.float32)[:, None]
@@ -350,6 +352,7 @@ def test_absent_extra_says_what_to_install(tmp_path, monkeypatch, module, option
 
 SCRIPT = """
 import sys
+import threading
 sys.path.insert(0, sys.argv[1])
 from test_training import run_in
 run_in(sys.argv[2], steps=2000, seeds=(0, 1, 2))
@@ -468,3 +471,25 @@ def test_tensorboard_files(tmp_path):
     assert math.isclose(found["loss/1", 20], values[-1][1], rel_tol=1e-6)
     assert {step for tag, step in found if tag == "error/0"} == {5, 10, 15, 20}
     assert len([1 for tag, _ in found if tag == "loss/0"]) == 20
+
+
+def test_stopped_by_another_thread_it_can_go_on(tmp_path, undisturbed):
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(KeyboardInterrupt):
+        run_in(tmp_path / "run", stop=stop)
+    lines = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
+    assert len(lines) == 5  # one block, and its checkpoint
+    assert len(list((tmp_path / "run/checkpoints").iterdir())) == 1
+    ends_the_same(tmp_path / "run", undisturbed)
+
+
+def test_two_bars_share_a_terminal(monkeypatch, capfd):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    with Progress("first", 0, 4) as first, Progress("second", 0, 4) as second:
+        first.update(2, "a")
+        second.update(4, "b")
+    shown = capfd.readouterr().err
+    assert "first" in shown
+    assert "second" in shown

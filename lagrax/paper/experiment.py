@@ -3,7 +3,10 @@
 import dataclasses
 import datetime
 import json
+import os
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -44,16 +47,35 @@ class Trainer:
         self.seconds = 0.0
 
     def __call__(self, name: str, *arguments: Any, **options: Any) -> training.Trained:
-        trained = training.train(
-            *arguments,
-            folder=self._folder / name,
-            config=self._config,
-            **options,
-            **self._options,
-        )
-        self.seconds += trained.seconds
-        self.runs.append(Run(name, round(trained.seconds, 2)))
+        return self.side_by_side({name: (arguments, options)})[0]
+
+    def side_by_side(
+        self, calls: dict[str, tuple[Sequence[Any], dict[str, Any]]]
+    ) -> list[training.Trained]:
+        """Several trainings at once, by name, each with its arguments and options. A small model
+        keeps one core busy, and the others have none to do."""
+        stop = threading.Event()
+        with ThreadPoolExecutor(min(len(calls), os.cpu_count() or 1)) as pool:
+            try:
+                futures = [
+                    pool.submit(self._train, name, *arguments, stop=stop, **options)
+                    for name, (arguments, options) in calls.items()
+                ]
+                trained = [future.result() for future in futures]
+            except BaseException:
+                # They end at their next block, and leaving the pool waits for that.
+                stop.set()
+                raise
+        for name, one in zip(calls, trained, strict=True):
+            self.seconds += one.seconds
+            self.runs.append(Run(name, round(one.seconds, 2)))
         return trained
+
+    def _train(self, name: str, *arguments: Any, **options: Any) -> training.Trained:
+        folder = self._folder / name
+        return training.train(
+            *arguments, folder=folder, config=self._config, **options, **self._options
+        )
 
 
 def conduct(

@@ -220,19 +220,22 @@ def run(settings: Settings, train: Trainer) -> Outcome:
     for recipe in settings.recipes:
         optimiser = make_recipe(settings, recipe)
         for name, task in tasks.items():
-            for a in settings.growth:
-                runs[recipe, a, name] = train(
-                    f"{recipe}-a{a:g}-{name}",
-                    task.loss,
-                    task.make,
-                    data[a][0],
-                    optimiser,
-                    steps=settings.iterations,
-                    seeds=settings.seeds,
-                    evaluate=task.evaluate,
-                    test_data=data[a],
-                    block=settings.block,
-                )
+            options = {
+                "steps": settings.iterations,
+                "seeds": settings.seeds,
+                "evaluate": task.evaluate,
+                "block": settings.block,
+            }
+            trained = train.side_by_side(
+                {
+                    f"{recipe}-a{a:g}-{name}": (
+                        (task.loss, task.make, data[a][0], optimiser),
+                        {"test_data": data[a], **options},
+                    )
+                    for a in settings.growth
+                }
+            )
+            runs |= {(recipe, a, name): x for a, x in zip(settings.growth, trained, strict=True)}
     claims = [c for recipe in settings.recipes for c in make_claims(settings, recipe, runs)]
     return Outcome(claims, make_figures(settings, data, runs), make_tables(settings, runs))
 
@@ -302,7 +305,7 @@ def make_tables(settings: Settings, runs: Runs) -> list[Table]:
             Table(
                 ["recipe", "model", *metrics.values()],
                 rows,
-                f"Mean squared errors at a = {a:g} ({REGIMES[a]})",
+                f"Mean squared errors at a = {a} ({REGIMES[a]})",
                 f"Median of {len(settings.seeds)} seeds; smallest to largest in brackets. "
                 f"Tests take steps {settings.finer} times as fine as training. "
                 "The paper shows the losses as curves and prints no numbers.",
@@ -327,7 +330,7 @@ def maps_figure(settings: Settings) -> Figure:
     """The map of the knots for eight growth rates, and both regimes (the appendix's figure)."""
     x = np.linspace(0, 4, 161)
     curves = [
-        Line(x, x * np.exp(a * (1 - x)), label=f"a = {a}", colour=colour)
+        Line(x, x * np.exp(a * (1 - x)), label=f"f_a, a = {a}", colour=colour)
         for a, colour in zip(np.arange(1, 9) / 2, MAP_COLOURS, strict=True)
     ]
     panels = [Panel(curves, "f_a(x) = x exp(a(1 − x))", "x", "f_a(x)")]
@@ -335,7 +338,7 @@ def maps_figure(settings: Settings) -> Figure:
     starts = np.linspace(*settings.starts, settings.shown)
     for a in settings.growth:
         series = Population(a=a).solution(ts, jnp.asarray(starts)).T
-        panels.append(Panel([_bundle(ts, series)], f"a = {a:g}: {REGIMES[a]}", "t", "x"))
+        panels.append(Panel([_bundle(ts, series)], f"a = {a}: {REGIMES[a]}", "t", "x"))
     return Figure(
         "maps",
         "The map that the knots follow, for eight growth rates, and the solutions from "
@@ -426,7 +429,7 @@ def _bundle(ts: np.ndarray, series: Float[Array, "series times"], **options: Any
 
 
 def _regimes(settings: Settings) -> list[str]:
-    return [f"a = {a:g}, {REGIMES[a]}" for a in settings.growth]
+    return [f"a = {a}, {REGIMES[a]}" for a in settings.growth]
 
 
 EXPERIMENT = Experiment(

@@ -5,11 +5,11 @@ every 0.1, 3,000 iterations of Adam at 0.01, tested on what follows, from t = 3 
 say how the first states are drawn: here uniformly from [0.05, 2]. A test series starts from the
 last training state alone, with a constant past, for all models.
 
-Two recipes: "paper" is the above; "clipped", ours, shortens gradients that are longer than 0.1 and
-lets the learning rate fall along a cosine. Where the population is chaotic the paper's recipe loses
-seeds: steep places of the loss throw Adam off. Of the recipes that were tried on the NPCDDE and the
-two models without a past at a = 3.2, the cosine alone lost as many, clipping at 1 a seed of the
-ANODE, a starting rate of 0.03 seeds of the NODE; this one lost none.
+Two recipes: "paper" is the above. "clipped", ours, shortens gradients to 0.01, which is to say
+nearly always, remembers their squares over 20 iterations instead of 1,000, and lets the learning
+rate fall along a cosine. Where the population is chaotic the loss has steep places that throw Adam
+off, and the paper's recipe loses seeds. Some ten others were tried at a = 3.2 with 5 to 20 seeds:
+the cosine alone, longer gradients (0.1 and 1), and a rate of 0.03 each lost one now and then.
 """
 
 import dataclasses
@@ -49,7 +49,8 @@ class Settings:
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     block: int = 50
     learning_rate: float = 0.01
-    clip: float = 0.1
+    clip: float = 0.01
+    memory: float = 0.95
     width: int = 10
     series: int = 100
     starts: tuple[float, float] = (0.05, 2.0)
@@ -177,7 +178,8 @@ def test_name(length: int) -> str:
 
 
 class Recipe(eqx.Module):
-    """Adam on clipped gradients, at a rate that falls along a cosine to `floor` of its start.
+    """Adam on clipped gradients, at a rate that falls along a cosine to `floor` of its start;
+    `memory` is the decay of their squares.
 
     An optax transformation whose numbers are arrays, so that all recipes share compiled code.
     """
@@ -185,6 +187,7 @@ class Recipe(eqx.Module):
     rate: Array
     floor: Array
     clip: Array
+    memory: Array
     iterations: int = eqx.field(static=True)
 
     def init(self, parameters: PyTree) -> PyTree:
@@ -198,13 +201,21 @@ class Recipe(eqx.Module):
             fallen = 0.5 * (1 + jnp.cos(jnp.pi * count / self.iterations))
             return self.rate * (self.floor + (1 - self.floor) * fallen)
 
-        return optax.chain(optax.clip_by_global_norm(self.clip), optax.adam(rate))
+        return optax.chain(
+            optax.clip_by_global_norm(self.clip),
+            optax.adam(rate, b2=self.memory),  # pyright: ignore[reportArgumentType]
+        )
 
 
 def make_recipe(settings: Settings, name: str) -> Recipe:
-    floor, clip = {"paper": (1.0, np.inf), "clipped": (0.0, settings.clip)}[name]
+    floor, clip, memory = {
+        "paper": (1.0, np.inf, 0.999),
+        "clipped": (0.0, settings.clip, settings.memory),
+    }[name]
     rate = jnp.asarray(settings.learning_rate)
-    return Recipe(rate, jnp.asarray(floor), jnp.asarray(clip), settings.iterations)
+    return Recipe(
+        rate, jnp.asarray(floor), jnp.asarray(clip), jnp.asarray(memory), settings.iterations
+    )
 
 
 # --- the experiment -------------------------------------------------------------------------------
@@ -273,7 +284,8 @@ def make_claims(settings: Settings, recipe: str, runs: Runs) -> list[Claim]:
 
 
 def no_seed_fails(settings: Settings, recipe: str, runs: Runs) -> Claim:
-    """A seed that is stuck ends ten times above the best one, or more; 3 is well below that."""
+    """Seeds that were seen to get stuck ended 12 to 150 times above the best one. (The ANODE at
+    a = 2.0 has two ways to fit, four times apart.)"""
     ratios = []
     for (used, _, _), trained in runs.items():
         if used == recipe:
@@ -283,7 +295,7 @@ def no_seed_fails(settings: Settings, recipe: str, runs: Runs) -> Claim:
         f"{recipe} recipe: no seed of any model fails, that is, ends with a training loss far "
         "above that of the model's best seed",
         max(ratios),
-        3.0,
+        10.0,
         "times the best",
     )
 

@@ -202,28 +202,28 @@ def check(found: dict[str, Found], settings: Settings) -> list[Claim]:
     return [
         Claim.at_least(
             f"On concentric annuli the loss of the simple NPCDDE with T = τ falls faster than that "
-            f"with T = 2τ {ratio}.",
+            f"with T = 2τ {ratio}",
             loss["two"] / loss["one"],
             1.0,
             "times lower",
         ),
         Claim.at_least(
             f"On concentric annuli the loss of the special NPCDDE falls faster than those of the "
-            f"NODE and of the simple NPCDDE with T = 2τ {ratio}.",
+            f"NODE and of the simple NPCDDE with T = 2τ {ratio}",
             min(loss["node"], loss["two"]) / loss["special"],
             1.0,
             "times lower",
         ),
         Claim.at_least(
             f"On concentric annuli the loss of the special NPCDDE falls slightly faster than that "
-            f"of the simple NPCDDE with T = τ {ratio}.",
+            f"of the simple NPCDDE with T = τ {ratio}",
             loss["one"] / loss["special"],
             1.0,
             "times lower",
         ),
         Claim.at_least(
             f"The special NPCDDE is the first to separate the annuli (epochs by which it is ahead "
-            f"of the best other model in classifying {settings.separated:.0%} of the points).",
+            f"of the best other model in classifying {settings.separated:.0%} of the points)",
             others - epoch["special"],
             1.0,
             "epochs",

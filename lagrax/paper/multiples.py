@@ -109,13 +109,13 @@ def check(
     return [
         Claim.at_least(
             f"Fitting F(x) = {settings.factor:g}x, the training loss with T = 2τ falls faster than "
-            f"with T = τ (iterations until it is below {settings.fallen:.0%} of its start).",
+            f"with T = τ (iterations until it is below {settings.fallen:.0%} of its start)",
             fallen[1] / fallen[2],
             1.0,
             "times faster",
         ),
         Claim.at_most(
-            f"With T = 2τ the field learns x ↦ (c − 1)x: a is off {small:g} by little.",
+            f"With T = 2τ the field learns x ↦ (c − 1)x: a is off {small:g} by little",
             float(abs(curves[2]["a"][-1] - small)),
             0.01,
             "error of a",

@@ -57,10 +57,17 @@ def test_side_by_side_keeps_the_order(tmp_path):
     zero, one = train.side_by_side(calls)
     assert float(zero.model) == 0
     assert float(one.model) == pytest.approx(1, abs=1e-2)
-    assert [run.name for run in train.runs] == ["zero", "one"]
+    assert set(train.runs) == {"zero", "one"}
     assert train.seconds == pytest.approx(zero.seconds + one.seconds)
     config = json.loads((tmp_path / "one/config.json").read_text())["config"]
     assert config["k"] == 1
+
+
+def test_side_by_side_keeps_the_precision(tmp_path, x64):
+    start = lambda key: jnp.zeros((), jnp.float64)
+    calls = {n: ((loss, start, jnp.ones(3), ADAM), {"steps": 1}) for n in ("a", "b")}
+    for trained in Trainer(tmp_path, {}, QUIETLY).side_by_side(calls):
+        assert trained.model.dtype == jnp.float64
 
 
 def test_one_that_fails_stops_the_others(tmp_path):

@@ -10,6 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
 from .. import _machine, figures, training
 from .._files import write_json
 from .result import Claim, Result, Run, Table, write_result
@@ -43,39 +46,40 @@ class Trainer:
 
     def __init__(self, folder: Path, config: dict[str, Any], options: dict[str, Any]):
         self._folder, self._config, self._options = folder, config, options
-        self.runs: list[Run] = []
+        self.runs: dict[str, Run] = {}
         self.seconds = 0.0
+        self._lock = threading.Lock()
 
     def __call__(self, name: str, *arguments: Any, **options: Any) -> training.Trained:
-        return self.side_by_side({name: (arguments, options)})[0]
+        folder = self._folder / name
+        trained = training.train(
+            *arguments, folder=folder, config=self._config, **options, **self._options
+        )
+        with self._lock:
+            self.seconds += trained.seconds
+            self.runs[name] = Run(name, round(trained.seconds, 2))
+        return trained
 
     def side_by_side(
         self, calls: dict[str, tuple[Sequence[Any], dict[str, Any]]]
     ) -> list[training.Trained]:
         """Several trainings at once, by name, each with its arguments and options. A small model
         keeps one core busy, and the others have none to do."""
-        stop = threading.Event()
+        stop, x64 = threading.Event(), jnp.result_type(float) == jnp.float64
+
+        def one(name: str, arguments: Sequence[Any], options: dict[str, Any]) -> training.Trained:
+            # JAX keeps this by thread.
+            with jax.enable_x64(x64):
+                return self(name, *arguments, stop=stop, **options)
+
         with ThreadPoolExecutor(min(len(calls), os.cpu_count() or 1)) as pool:
             try:
-                futures = [
-                    pool.submit(self._train, name, *arguments, stop=stop, **options)
-                    for name, (arguments, options) in calls.items()
-                ]
-                trained = [future.result() for future in futures]
+                futures = [pool.submit(one, name, *call) for name, call in calls.items()]
+                return [future.result() for future in futures]
             except BaseException:
                 # They end at their next block, and leaving the pool waits for that.
                 stop.set()
                 raise
-        for name, one in zip(calls, trained, strict=True):
-            self.seconds += one.seconds
-            self.runs.append(Run(name, round(one.seconds, 2)))
-        return trained
-
-    def _train(self, name: str, *arguments: Any, **options: Any) -> training.Trained:
-        folder = self._folder / name
-        return training.train(
-            *arguments, folder=folder, config=self._config, **options, **self._options
-        )
 
 
 def conduct(
@@ -114,7 +118,7 @@ def conduct(
             machine=_machine.describe(),
             date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             seconds=round(train.seconds, 2),
-            runs=train.runs,
+            runs=[train.runs[name] for name in sorted(train.runs)],
             claims=outcome.claims,
             tables=outcome.tables,
             figures=[figure.name for figure in outcome.figures],

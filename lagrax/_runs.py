@@ -8,9 +8,10 @@ tensorboard/             event files, if asked for
 done.json                the summary; there once the run has ended
 ```
 
-Every file is written under another name and then renamed, and metrics are on the disk before the
-checkpoint that counts on them, so that a kill at any moment leaves a state to continue from. A
-checkpoint carries a digest of itself and of the metrics before it: what does not fit is set aside.
+Metrics are appended, and are on the disk before the checkpoint that counts on them; all else is
+written under another name and then renamed. So a kill at any moment leaves a state to continue
+from. A checkpoint carries a digest of itself and of the metrics before it: what does not fit is set
+aside.
 """
 
 import contextlib
@@ -35,6 +36,8 @@ from ._files import write_atomically, write_json
 from ._machine import load
 
 Record = dict[str, Any]
+
+BEGIN_ANEW = "begin anew (resume=False, or --no-resume)"
 
 # The newest may turn out damaged; then the one before it serves.
 KEPT_CHECKPOINTS = 2
@@ -93,6 +96,8 @@ class RunFolder:
             self._closing.callback(_hold_alone(self.folder).release)
             if not self._resume:
                 _clear(self.folder)
+            for unfinished in self.folder.rglob(".*.part"):  # of a process that was killed
+                unfinished.unlink()
             self._settle_config(self.folder / "config.json")
             # Up to here a failure lets go of what was opened; from here on `__exit__` does.
             self._closing = self._closing.pop_all()
@@ -105,7 +110,9 @@ class RunFolder:
         if not path.exists():
             write_json(path, {"config": self._config, "machine": _machine.describe()})
             return
-        before = _read_json(path).get("config", {})
+        before = _read_json(path).get("config")
+        if not isinstance(before, dict):
+            raise _unreadable(path, "it does not hold a configuration")
         names = sorted(
             k for k in before.keys() | self._config.keys() if before.get(k) != self._config.get(k)
         )
@@ -115,31 +122,29 @@ class RunFolder:
             )
             raise RunError(
                 f"{self.folder} holds a run with other settings ({changes}). Choose another "
-                "folder, or begin anew without resuming (--no-resume)."
+                f"folder, or {BEGIN_ANEW}."
             )
 
     # --- reading
 
     def restore(self, state: PyTree) -> tuple[int, PyTree, float]:
         """Step, state and seconds of the newest sound checkpoint; else `state` at step 0."""
-        step, seconds, size, restored = 0, 0.0, 0, state
+        restored, about = self._newest_sound(state)
+        step = int(about["step"])
+        self._open_metrics(int(about["bytes"]))
+        self._writer = self._event_writer(step) if self._tensorboard else None
+        return step, restored, float(about["seconds"])
+
+    def _newest_sound(self, state: PyTree) -> tuple[PyTree, dict[str, str]]:
         for path in reversed(_checkpoints(self.folder)):
             try:
                 restored, about = load_checkpoint(path, state)
-                step, size, seconds = (
-                    int(about["step"]),
-                    int(about["bytes"]),
-                    float(about["seconds"]),
-                )
-                self._check_metrics(size, about["metrics"])
+                self._check_metrics(int(about["bytes"]), about["metrics"])
             except Damaged as damage:
                 _set_aside(path, damage)
-                step, seconds, size, restored = 0, 0.0, 0, state
             else:
-                break
-        self._open_metrics(size)
-        self._writer = self._event_writer(step) if self._tensorboard else None
-        return step, restored, seconds
+                return restored, about
+        return state, {"step": "0", "bytes": "0", "seconds": "0"}
 
     def _check_metrics(self, size: int, digest: str) -> None:
         path = self.folder / "metrics.jsonl"
@@ -162,6 +167,8 @@ class RunFolder:
     def append(self, records: Sequence[Record]) -> None:
         plain = [_plain(record) for record in records]
         content = "".join(json.dumps(record) + "\n" for record in plain).encode()
+        # Not done any longer, if a damaged end is computed again.
+        (self.folder / "done.json").unlink(missing_ok=True)
         self._metrics.write(content)
         self._metrics.flush()
         self._digest.update(content)
@@ -185,8 +192,9 @@ class RunFolder:
     def finish(self, step: int, seconds: float) -> None:
         path = self.folder / "done.json"
         if not path.exists():
-            last = _plain(self.records[-1]) if self.records else {}
-            write_json(path, {"steps": step, "seconds": round(seconds, 3), "last": last})
+            last = {name: x for name, x in self.records[-1].items() if np.ndim(x) < 2}
+            summary = {"steps": step, "seconds": round(seconds, 3), "last": _plain(last)}
+            write_json(path, summary)
 
     def _event_writer(self, step: int) -> Any:
         writer = load("tensorboardX").SummaryWriter(
@@ -208,20 +216,25 @@ def _hold_alone(folder: Path) -> Any:
 
 
 def _clear(folder: Path) -> None:
-    """Removes what a run has written, and nothing else that may lie there."""
-    for name in ("done.json", "config.json", "metrics.jsonl"):
-        (folder / name).unlink(missing_ok=True)
+    """Removes what a run has written, and nothing else that may lie there. The configuration comes
+    last: as long as there are checkpoints it must be known whose they are."""
+    (folder / "done.json").unlink(missing_ok=True)
     for name in ("checkpoints", "tensorboard"):
-        shutil.rmtree(folder / name, ignore_errors=True)
+        if (folder / name).exists():
+            shutil.rmtree(folder / name)
+    for name in ("metrics.jsonl", "config.json"):
+        (folder / name).unlink(missing_ok=True)
 
 
 def _read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
-        raise RunError(
-            f"{path} cannot be read ({error}). Remove its folder, or choose another one."
-        ) from None
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, why: object) -> RunError:
+    return RunError(f"{path} cannot be read: {why}. Remove its folder, or choose another one.")
 
 
 # --- metrics --------------------------------------------------------------------------------------
@@ -283,12 +296,12 @@ def load_checkpoint(path: Path, like: PyTree) -> tuple[PyTree, dict[str, str]]:
     expected = {name: (x.shape, str(x.dtype)) for name, x in _arrays(like).items()}
     if {name: (x.shape, str(x.dtype)) for name, x in arrays.items()} != expected:
         raise RunError(
-            f"{path} holds another model than the one to be trained. Choose another folder, or "
-            "begin anew without resuming (--no-resume)."
+            f"{path} holds another model or optimiser than those to be trained. Choose another "
+            f"folder, or {BEGIN_ANEW}."
         )
     dynamic, static = eqx.partition(like, eqx.is_array)
     named, structure = jax.tree_util.tree_flatten_with_path(dynamic)
-    leaves = [jnp.asarray(arrays[jax.tree_util.keystr(place)]) for place, _ in named]
+    leaves = [_as(leaf, arrays[jax.tree_util.keystr(place)]) for place, leaf in named]
     return eqx.combine(jax.tree.unflatten(structure, leaves), static), about
 
 
@@ -306,9 +319,27 @@ def load_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     return arrays, about
 
 
+def fingerprint(tree: PyTree) -> str:
+    """A few digits that change with any number in `tree`."""
+    return _digest(_arrays(tree), {})[:16]
+
+
 def _arrays(state: PyTree) -> dict[str, np.ndarray]:
     named, _ = jax.tree_util.tree_flatten_with_path(eqx.filter(state, eqx.is_array))
-    return {jax.tree_util.keystr(place): np.asarray(leaf) for place, leaf in named}
+    return {jax.tree_util.keystr(place): _as_numbers(leaf) for place, leaf in named}
+
+
+def _as_numbers(leaf: Any) -> np.ndarray:
+    return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+
+
+def _as(like: Any, numbers: np.ndarray) -> Any:
+    array = jnp.asarray(numbers)
+    return jax.random.wrap_key_data(array) if _is_key(like) else array
+
+
+def _is_key(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def _digest(arrays: dict[str, np.ndarray], about: dict[str, str]) -> str:
@@ -325,14 +356,15 @@ def _checkpoint_path(folder: Path, step: int) -> Path:
 
 def _checkpoints(folder: Path) -> list[Path]:
     """From the oldest to the newest."""
-    return sorted((folder / "checkpoints").glob("step-*.safetensors"))
+    paths = (folder / "checkpoints").glob("step-*.safetensors")
+    return sorted(paths, key=lambda path: (len(path.name), path.name))
 
 
 def _set_aside(path: Path, damage: Damaged) -> None:
     aside = path.with_suffix(".damaged")
     os.replace(path, aside)
     print(
-        f"{path} is damaged ({damage}). It is set aside as {aside.name}, and the checkpoint before "
-        "it is used.",
+        f"{path} is damaged ({damage}). It is set aside as {aside.name}, and training goes on from "
+        "what came before it.",
         file=sys.stderr,
     )

@@ -9,6 +9,8 @@ same parameters and metrics. Everything a step does follows from the seed and it
 checkpoint needs to hold no more than the model and the optimiser's state.
 """
 
+import json
+import operator
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -22,7 +24,7 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from ._progress import Progress
-from ._runs import InMemory, Record, RunFolder
+from ._runs import InMemory, Record, RunFolder, fingerprint
 
 
 class TrainingError(RuntimeError):
@@ -67,12 +69,12 @@ def train(
     data: PyTree,
     optimiser: Any,
     *,
-    steps: int,
-    seeds: int | Sequence[int] = 0,
-    batch_size: int | None = None,
+    steps: int | np.integer,
+    seeds: int | np.integer | Sequence[int] | np.ndarray = 0,
+    batch_size: int | np.integer | None = None,
     evaluate: Callable[..., dict[str, Any]] | None = None,
     test_data: PyTree = None,
-    block: int = 100,
+    block: int | np.integer = 100,
     folder: str | Path | None = None,
     config: dict[str, Any] | None = None,
     resume: bool = True,
@@ -100,40 +102,47 @@ def train(
     - `folder`: where configuration, metrics, checkpoints and the mark `done.json` go; None keeps
       nothing. A run that is there already is continued, or begun anew with `resume=False`.
     - `config`: what else belongs to the run's configuration. A folder whose run was configured
-      otherwise is refused.
+      otherwise, or had other data or another start, is refused. Functions cannot be compared: name
+      here what makes a run another one, such as the learning rate.
     - `checkpoint_seconds`: the least time between two checkpoints.
     - `progress`: whether to show the loss and the time left on stderr.
     - `tensorboard`: whether to write event files, too.
     - `stop`: once set, by another thread, the run ends between two blocks as by Ctrl-C.
     """
-    job = _Job(loss, optimiser, batch_size, evaluate, isinstance(seeds, int))
-    _check(steps=steps, block=block, batch_size=batch_size, seeds=seeds, data=data)
-    state = _start(job, make, jnp.asarray(seeds))
-    own = {
-        "steps": steps,
-        "seeds": seeds if isinstance(seeds, int) else [int(seed) for seed in seeds],
-        "batch_size": batch_size,
-        "block": block,
-    }
+    own = _checked(steps=steps, block=block, batch_size=batch_size, seeds=seeds, config=config)
+    data, test_data = _on_device(data), _on_device(test_data)
+    _check_rows(data)
+    job = _Job(loss, optimiser, own["batch_size"], evaluate, isinstance(own["seeds"], int))
+    state = _start(job, make, jnp.asarray(own["seeds"]))
+    if folder is not None:
+        own |= {"data": fingerprint(data), "start": fingerprint(state)}
     with _open_run(folder, own | (config or {}), resume, tensorboard) as run:
         step, state, seconds = run.restore(state)
         clock = _Clock(seconds, checkpoint_seconds)
-        with Progress(run.name, step, steps, shown=progress) as bar:
-            while step < steps:
-                length = min(block, steps - step)
-                state, records = _block(job, state, data, test_data, step, length)
-                run.append(records)
-                step += length
-                bar.update(step, _text(records[-1]["loss"]))
-                _stop_if_lost(records)
-                stopped = stop is not None and stop.is_set()
-                if step == steps or stopped or clock.checkpoint_due():
-                    seconds = clock.seconds()
+        with Progress(run.name, step, own["steps"], shown=progress) as bar:
+            try:
+                while step < own["steps"]:
+                    length = min(own["block"], own["steps"] - step)
+                    new, records = _block(job, state, data, test_data, step, length)
+                    run.append(records)
+                    step, state, seconds = step + length, new, clock.seconds()
+                    bar.update(step, _text(records[-1]["loss"]))
+                    _stop_if_lost(records)
+                    if step == own["steps"] or clock.checkpoint_due():
+                        run.save(step, state, seconds)
+                    if stop is not None and stop.is_set():
+                        raise KeyboardInterrupt
+            except KeyboardInterrupt:
+                # Unless it came between the lines of a block and its state.
+                if run.records and run.records[-1]["step"] == step:
                     run.save(step, state, seconds)
-                if stopped:
-                    raise KeyboardInterrupt
+                raise
         run.finish(step, seconds)
         return Trained(state.model, _series(run.records), seconds)
+
+
+def _on_device(data: PyTree) -> PyTree:
+    return jax.tree.map(jnp.asarray, data)
 
 
 def _open_run(
@@ -204,8 +213,15 @@ def _step(job: _Job, state: _State, batch: PyTree, weights: Array | None) -> tup
     def mean(model):
         values = job.loss(model, batch)
         values, metrics = values if isinstance(values, tuple) else (values, {})
-        weighted = weights is not None and jnp.ndim(values) > 0
-        return jnp.average(jnp.asarray(values), weights=weights if weighted else None), metrics
+        if weights is not None and jnp.shape(values) != weights.shape:
+            raise ValueError(
+                f"loss returned values of shape {jnp.shape(values)} for a batch of {weights.size} "
+                "rows; expected one a row, since the last batch of a pass has rows that do not "
+                "count."
+            )
+        if {"loss", "step"} & metrics.keys():
+            raise ValueError("The metrics of a loss may not be called loss or step: rename them.")
+        return jnp.average(jnp.asarray(values), weights=weights), metrics
 
     (value, metrics), gradient = eqx.filter_value_and_grad(mean, has_aux=True)(state.model)
     parameters = eqx.filter(state.model, eqx.is_inexact_array)
@@ -259,6 +275,9 @@ def _block(
     records = [
         {"step": step + i + 1} | {name: x[i] for name, x in metrics.items()} for i in range(length)
     ]
+    taken = sorted(evaluated.keys() & records[-1].keys())
+    if taken:
+        raise ValueError(f"evaluate returned {', '.join(taken)}, which exist: rename them.")
     records[-1] |= {name: np.asarray(x) for name, x in evaluated.items()}
     return state, records
 
@@ -287,15 +306,44 @@ def _series(records: Sequence[Record]) -> dict[str, Series]:
     }
 
 
-def _check(steps: int, block: int, batch_size: int | None, seeds: Any, data: PyTree) -> None:
-    for name, value in (("steps", steps), ("block", block), ("batch_size", batch_size)):
-        if value is not None and value < 1:
-            raise ValueError(f"train got {name}={value}; expected a whole number >= 1.")
-    if not isinstance(seeds, int) and (not seeds or len(set(seeds)) < len(seeds)):
-        raise ValueError(f"train got seeds={seeds}; expected a number, or several different ones.")
+def _checked(seeds: Any, config: dict[str, Any] | None, **numbers: Any) -> dict[str, Any]:
+    """What a run is configured by, as JSON has it."""
+    own: dict[str, Any] = {
+        name: value if value is None else _whole(name, value) for name, value in numbers.items()
+    }
+    single = isinstance(seeds, int | np.integer)
+    try:
+        listed = [operator.index(seed) for seed in ([seeds] if single else seeds)]
+    except TypeError:
+        listed = []
+    if not listed or len(set(listed)) < len(listed) or not all(0 <= s < 2**31 for s in listed):
+        raise ValueError(
+            f"train got seeds={seeds}; expected a whole number from 0 to 2^31 - 1, or several "
+            "different ones."
+        )
+    own["seeds"] = listed[0] if single else listed
+    for name, value in (config or {}).items():
+        if name in own:
+            raise ValueError(f"train got {name!r} in config, which is an argument: leave it out.")
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"train got config[{name!r}] that JSON cannot hold: {error}."
+            ) from None
+    return own
+
+
+def _whole(name: str, value: Any) -> int:
+    if not isinstance(value, int | np.integer) or value < 1:
+        raise ValueError(f"train got {name}={value}; expected a whole number >= 1.")
+    return int(value)
+
+
+def _check_rows(data: PyTree) -> None:
     shapes = [jnp.shape(x) for x in jax.tree.leaves(data)]
-    if not shapes or any(not s or s[0] != shapes[0][0] for s in shapes):
+    if not shapes or any(not s or s[0] != shapes[0][0] or not s[0] for s in shapes):
         raise ValueError(
             f"train got data of shapes {shapes}; expected arrays with one common first axis, the "
-            "rows."
+            "rows, of which there is one at least."
         )

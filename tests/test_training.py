@@ -149,13 +149,9 @@ def run_in(folder, steps=20, seeds=(0, 1), **options):
 def test_folder_holds_everything(tmp_path):
     trained = run_in(tmp_path / "run", config={"width": 10})
     config = json.loads((tmp_path / "run/config.json").read_text())
-    assert config["config"] == {
-        "steps": 20,
-        "seeds": [0, 1],
-        "batch_size": 4,
-        "block": 5,
-        "width": 10,
-    }
+    given = {"steps": 20, "seeds": [0, 1], "batch_size": 4, "block": 5, "width": 10}
+    assert {name: config["config"][name] for name in given} == given
+    assert config["config"].keys() - given.keys() == {"data", "start"}
     assert config["machine"]["versions"]["jax"] == jax.__version__
     lines = [json.loads(x) for x in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert [x["step"] for x in lines] == list(range(1, 21))
@@ -295,14 +291,68 @@ def test_another_model_is_refused(tmp_path):
     run_in(tmp_path)
     wide = lambda key: Affine(jnp.zeros(3), jnp.zeros(3))
     options = {"steps": 20, "seeds": (0, 1), "batch_size": 4, "block": 5, "progress": False}
-    with pytest.raises(_runs.RunError, match="holds another model"):
+    with pytest.raises(_runs.RunError, match="start was"):
         train(loss, wide, DATA, ADAM, folder=tmp_path, **options)
+    config = tmp_path / "config.json"
+    trained = json.loads(config.read_text())
+    del trained["config"]["start"], trained["config"]["data"]
+    like = wide(jax.random.key(0))
+    with pytest.raises(_runs.RunError, match="holds another model or optimiser"):
+        _runs.load_checkpoint(tmp_path / "checkpoints/step-00000020.safetensors", like)
+
+
+def test_other_data_are_refused(tmp_path):
+    options = {"steps": 3, "folder": tmp_path, "progress": False}
+    train(loss, make, DATA, ADAM, **options)
+    with pytest.raises(_runs.RunError, match="data was"):
+        train(loss, make, (DATA[0], -DATA[1]), ADAM, **options)
+    with pytest.raises(_runs.RunError, match="start was"):
+        train(loss, make, DATA, optax.sgd(0.1), **options)
+
+
+def test_interrupted_in_a_block_the_last_whole_one_is_kept(tmp_path, undisturbed, monkeypatch):
+    append, calls = _runs.RunFolder.append, []
+
+    def interrupted(self, records):
+        calls.append(records)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        append(self, records)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_runs.RunFolder, "append", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run_in(tmp_path / "run", checkpoint_seconds=1e9)
+    assert [p.name for p in (tmp_path / "run/checkpoints").iterdir()] == [
+        "step-00000010.safetensors"
+    ]
+    ends_the_same(tmp_path / "run", undisturbed)
+
+
+def test_a_model_may_hold_a_key(tmp_path):
+    class Noisy(eqx.Module):
+        weight: jax.Array
+        key: jax.Array
+
+    start = lambda key: Noisy(jnp.zeros(()), key)
+    value = lambda model, rows: (model.weight - rows[0][:, 0]) ** 2
+    options = {"steps": 3, "folder": tmp_path, "progress": False}
+    first, again = (train(value, start, DATA, ADAM, **options) for _ in range(2))
+    np.testing.assert_array_equal(*(jax.random.key_data(x.model.key) for x in (first, again)))
+
+
+def test_left_overs_of_a_kill_are_swept(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints/.step-00000005.safetensors.123.part").write_text("half")
+    run_in(tmp_path)
+    assert not list(tmp_path.rglob(".*.part"))
 
 
 def test_unreadable_configuration_is_named(tmp_path):
-    (tmp_path / "config.json").write_text("{")
-    with pytest.raises(_runs.RunError, match=r"config.json cannot be read"):
-        run_in(tmp_path)
+    for text in ("{", '{"config": 3}', '{"config"'):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(_runs.RunError, match=r"config.json cannot be read"):
+            run_in(tmp_path)
 
 
 def test_starting_over_leaves_foreign_files_alone(tmp_path):
@@ -426,12 +476,37 @@ def test_one_lost_seed_does_not_stop_the_others():
         ({"data": (jnp.zeros(3), jnp.zeros(4))}, r"shapes \[\(3,\), \(4,\)\]"),
         ({"data": ()}, r"shapes \[\]"),
         ({"tensorboard": True}, "no folder"),
+        ({"seeds": -1}, "seeds=-1"),
+        ({"seeds": 2**40}, "seeds=1099511627776"),
+        ({"data": jnp.zeros((0, 2))}, r"shapes \[\(0, 2\)\]"),
+        ({"config": {"steps": 3}}, "'steps' in config, which is an argument"),
+        ({"config": {"rate": jnp.ones(2)}}, r"config\['rate'\] that JSON cannot hold"),
+        ({"evaluate": lambda model, _: {"loss": 0.0}}, "evaluate returned loss"),
     ],
 )
 def test_bad_input(options, message):
     options = {"steps": 1, "data": DATA, "progress": False} | options
     with pytest.raises(ValueError, match=message):
         train(loss, make, options.pop("data"), ADAM, **options)
+
+
+def test_numbers_of_numpy_will_do():
+    options = {"steps": np.int64(2), "batch_size": np.int32(4), "progress": False}
+    several = train(loss, make, DATA, ADAM, seeds=np.array([0, 1]), **options)
+    single = train(loss, make, (XS, 3 * XS - 1), ADAM, seeds=np.int64(1), **options)
+    np.testing.assert_allclose(several.model.weight[1], single.model.weight, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (lambda model, batch: jnp.mean(loss(model, batch)), "expected one a row"),
+        (lambda model, batch: (loss(model, batch), {"loss": 1.0}), "may not be called loss"),
+    ],
+)
+def test_a_loss_that_cannot_be_averaged(bad, message):
+    with pytest.raises(ValueError, match=message):
+        train(bad, make, DATA, ADAM, steps=3, batch_size=4, progress=False)
 
 
 def test_plain_progress_without_a_terminal(capfd):

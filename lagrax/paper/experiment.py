@@ -6,7 +6,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -75,10 +75,14 @@ class Trainer:
         with ThreadPoolExecutor(min(len(calls), os.cpu_count() or 1)) as pool:
             try:
                 futures = [pool.submit(one, name, *call) for name, call in calls.items()]
+                ended, _ = wait(futures, return_when=FIRST_EXCEPTION)
+                for future in ended:
+                    future.result()
                 return [future.result() for future in futures]
             except BaseException:
                 # They end at their next block, and leaving the pool waits for that.
                 stop.set()
+                pool.shutdown(wait=False, cancel_futures=True)
                 raise
 
 

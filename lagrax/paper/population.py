@@ -294,7 +294,7 @@ def no_seed_fails(settings: Settings, recipe: str, runs: Runs) -> Claim:
     return Claim.at_most(
         f"{recipe} recipe: no seed of any model fails, that is, ends with a training loss far "
         "above that of the model's best seed",
-        max(ratios),
+        float(np.max(ratios)),
         10.0,
         "times the best",
     )
@@ -429,7 +429,8 @@ def median_series(
     order = np.argsort(final_losses(settings, trained, "loss"))
     field = jax.tree.map(lambda x: x[order[len(order) // 2]], trained.model)
     span = round((true.shape[1] - 1) * settings.period)
-    return follow(settings, MODELS[name], field, true[:, 0], span)
+    finer = dataclasses.replace(settings, steps=settings.finer * settings.steps)
+    return follow(finer, MODELS[name], field, true[:, 0], span)
 
 
 def _bundle(ts: np.ndarray, series: Float[Array, "series times"], **options: Any) -> Line:

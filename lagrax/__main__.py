@@ -6,6 +6,8 @@ import sys
 def main() -> int:
     try:
         from .cli import run
+    except KeyboardInterrupt:
+        return 130
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("lagrax"):
             raise

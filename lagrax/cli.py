@@ -116,9 +116,10 @@ def reproduce(
         folders = [
             conduct(EXPERIMENTS[n], out, quick=quick, seeds=seeds, **options) for n in chosen
         ]
-        report = write_report([out], out / "report.html").resolve()
+        report = _report_of(out, folders)
     except KeyboardInterrupt:
-        print("Stopped. The same command again continues where this one was.", file=sys.stderr)
+        again = "The same command again" if resume else "The same command without --no-resume"
+        print(f"Stopped. {again} continues where this one was.", file=sys.stderr)
         raise typer.Exit(130) from None
     results = {folder: read_result(folder) for folder in folders}
     if as_json:
@@ -127,6 +128,15 @@ def reproduce(
     for folder, result in results.items():
         _print_result(folder, result)
     print(f"Report: {report}")
+
+
+def _report_of(out: Path, folders: list[Path]) -> Path:
+    """Of everything in `out`, or, if something there cannot be read, of what was run now."""
+    try:
+        return write_report([out], out / "report.html").resolve()
+    except ResultError as error:
+        print(f"Left out of the report: {error}", file=sys.stderr)
+        return write_report(folders, out / "report.html").resolve()
 
 
 def _summary(folder: Path, result: Result, report: Path) -> dict[str, Any]:
@@ -213,6 +223,15 @@ simulate = typer.Typer(
 )
 app.add_typer(simulate, name="simulate")
 
+SUMMARIES = {
+    "population": "A population that feels its crowding once a season.",
+    "linear": "A linear system with held arguments.",
+    "digital-control": "A plant under a digital controller.",
+    "held-oscillator": "An oscillator pushed by its own held position.",
+    "hutchinson": "The logistic equation with a lag.",
+    "mackey-glass": "Blood cells that are made late.",
+}
+
 # More would take hours; a wrong unit of time asks for them easily.
 MOST_INTERVALS = 1_000_000
 
@@ -233,6 +252,8 @@ def _simulate(
     for path in pictures:
         if path.suffix not in PICTURES:
             raise _bad(f"--out {path}: expected a name that ends in {', '.join(PICTURES)}.")
+        if csv is not None and path.resolve() == csv.resolve():
+            raise _bad(f"--out and --csv are both {path}: give two names.")
     ts = np.linspace(0.0, t1, samples)
     solution = solve(
         system,
@@ -241,6 +262,7 @@ def _simulate(
         start,
         delays=system.delays,
         stepsize_controller=diffrax.PIDController(rtol=1e-6, atol=1e-8),
+        max_steps=_most_steps(system, t1),
         saveat=diffrax.SaveAt(ts=jnp.asarray(ts)),
     )
     states = np.asarray(solution.ys).reshape(samples, -1)
@@ -260,6 +282,12 @@ def _start(text: str, like: Array) -> Array:
         what = "one number" if like.size == 1 else f"{like.size} numbers with commas between"
         raise _bad(f"--y0 {text}: expected {what}.")
     return jnp.asarray(numbers, like.dtype).reshape(like.shape)
+
+
+def _most_steps(system: System, t1: float) -> int:
+    # Steps that a lag looks back at are kept, so there is room for fewer of them.
+    each = 1000 if isinstance(system, HeldSystem) else 20
+    return 4096 + each * int(t1 / float(np.asarray(system.tau)))
 
 
 def _check_span(t1: float, tau: float) -> None:
@@ -339,12 +367,15 @@ def _simulate_command(name: str, system: type[System]) -> Callable[..., None]:
     common = {
         "t1": (float, typer.Option(help="The end; it starts at 0."), 20.0),
         "y0": (str | None, typer.Option(help="The first state, with commas between."), None),
-        "samples": (int, typer.Option(help="How many.", min=2, max=1_000_000), 401),
+        "samples": (int, typer.Option(help="How many samples.", min=2, max=1_000_000), 401),
         "out": (Path | None, typer.Option(help="The picture: .png, .pdf, .svg."), None),
         "csv": (Path | None, typer.Option(help="The samples as CSV."), None),
         "as_json": (bool, typer.Option("--json", help="Print the answer as JSON."), False),
     }
-    own = {n: (float, typer.Option(f"--{n}"), default) for n, default in _scalars(system).items()}
+    own = {
+        n: (float, typer.Option(f"--{n}", help=f"The equation's {n}."), default)
+        for n, default in _scalars(system).items()
+    }
 
     def command(**options: Any) -> None:
         try:
@@ -359,7 +390,7 @@ def _simulate_command(name: str, system: type[System]) -> Callable[..., None]:
     ]
     command.__signature__ = inspect.Signature(signature)  # pyright: ignore[reportFunctionMemberAccess]
     command.__annotations__ = {p.name: p.annotation for p in signature}
-    command.__doc__ = (system.__doc__ or "").partition("\n")[0]
+    command.__doc__ = f"{SUMMARIES[name]} See lagrax.systems.{system.__name__}."
     return command
 
 

@@ -116,7 +116,7 @@ def train(
     state = _start(job, make, jnp.asarray(own["seeds"]))
     if folder is not None:
         own |= {"data": fingerprint(data), "start": fingerprint(state)}
-    with _open_run(folder, own | (config or {}), resume, tensorboard) as run:
+    with _open_run(folder, own, resume, tensorboard) as run:
         step, state, seconds = run.restore(state)
         clock = _Clock(seconds, checkpoint_seconds)
         with Progress(run.name, step, own["steps"], shown=progress) as bar:
@@ -323,15 +323,14 @@ def _checked(seeds: Any, config: dict[str, Any] | None, **numbers: Any) -> dict[
         )
     own["seeds"] = listed[0] if single else listed
     for name, value in (config or {}).items():
-        if name in own:
-            raise ValueError(f"train got {name!r} in config, which is an argument: leave it out.")
         try:
             json.dumps(value)
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"train got config[{name!r}] that JSON cannot hold: {error}."
             ) from None
-    return own
+    # Apart from the arguments, which may have the same names.
+    return own | {f"config.{name}": value for name, value in (config or {}).items()}
 
 
 def _whole(name: str, value: Any) -> int:

@@ -67,9 +67,9 @@ def page(folder: Path) -> str:
 def _facts(result: dict) -> list[str]:
     machine = result["machine"]
     return [
-        f"{len(result['runs'])} trainings, {result['seconds']:.0f} s in all on {machine['cores']} "
-        f"cores ({machine['device']}), lagrax {machine['versions']['lagrax']} at "
-        f"{machine['commit']}, jax {machine['versions']['jax']}, {result['date'][:10]}.\n"
+        f"{len(result['runs'])} trainings, {result['seconds']:.0f} s summed up, on "
+        f"{machine['cores']} cores ({machine['device']}), "
+        f"lagrax {machine['versions']['lagrax']} at {machine['commit']}, jax {machine['versions']['jax']}, {result['date'][:10]}.\n"
     ]
 
 

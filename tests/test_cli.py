@@ -151,6 +151,7 @@ def test_simulate_csv_alone_draws_nothing(lagrax_command, tmp_path):
         ("simulate linear --y0 1", "--y0 1: expected 2 numbers"),
         ("simulate linear --y0 1,x", "--y0 1,x: expected 2 numbers"),
         ("simulate population --out x.txt", "--out x.txt: expected a name that ends in .png"),
+        ("simulate population --out x.png --csv x.png", "are both x.png: give two names"),
         ("models --jsn", "No such option: --jsn"),
         ("nothing", "No such command 'nothing'"),
     ],
@@ -200,6 +201,27 @@ def test_reproduce_then_report(lagrax_command, tmp_path):
     assert Path(json.loads(out)["report"]).name == "page.html"
     assert result.claims[0].claim.split(":")[0][:20] in page
     assert lagrax_command("report", "runs")[1] == f"Report: {tmp_path / 'report.html'}\n"
+
+
+def test_a_damaged_neighbour_does_not_hide_a_result(lagrax_command, tmp_path):
+    (tmp_path / "runs/old").mkdir(parents=True)
+    (tmp_path / "runs/old/result.json").write_text("{")
+    code, out, err = lagrax_command("reproduce", "multiples", "--quick", "--out", "runs")
+    assert code == 0
+    assert "holds: " in out
+    assert "Left out of the report: " in err
+    assert (tmp_path / "runs/report.html").exists()
+
+
+def test_a_long_simulation(lagrax_command):
+    code, _, err = lagrax_command("simulate", "population", "--t1", "400", "--csv", "x.csv")
+    assert (code, err) == (0, "")
+
+
+def test_every_system_has_its_summary(lagrax_command):
+    _, out, _ = lagrax_command("simulate", "--help")
+    assert cli.SUMMARIES.keys() == lagrax.systems.SYSTEMS.keys()
+    assert "$" not in out
 
 
 def test_other_settings_are_refused(lagrax_command):

@@ -60,7 +60,7 @@ def test_side_by_side_keeps_the_order(tmp_path):
     assert set(train.runs) == {"zero", "one"}
     assert train.seconds == pytest.approx(zero.seconds + one.seconds)
     config = json.loads((tmp_path / "one/config.json").read_text())["config"]
-    assert config["k"] == 1
+    assert config["config.k"] == 1
 
 
 def test_side_by_side_keeps_the_precision(tmp_path, x64):

@@ -267,7 +267,8 @@ def distances(got, expected):
 @pytest.mark.parametrize("dtype", BOUNDS)
 @pytest.mark.parametrize(
     ("history", "uses_state", "pad_to"),
-    [(*a, None) for a in ARGUMENTS] + [(*ARGUMENTS[0], p) for p in (1, 5)],
+    [(*a, None) for a in ARGUMENTS]
+    + [pytest.param(*ARGUMENTS[0], p, marks=pytest.mark.slow) for p in (1, 5)],
 )
 def test_fused_field_is_the_network(history, uses_state, pad_to, dtype):
     field = Conv(
@@ -344,7 +345,7 @@ def conv_layer(kind, dtype, p=0, **options):
 
 @pytest.mark.usefixtures("accelerator")
 @pytest.mark.parametrize("dtype", BOUNDS)
-@pytest.mark.parametrize("p", [0, 2])
+@pytest.mark.parametrize("p", [pytest.param(0, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize("kind", CONV_LAYERS)
 def test_fused_layer_is_the_plain_one(kind, p, dtype):
     """All gradients together: a value that rounding takes across a relu's kink weighs little."""

@@ -149,7 +149,7 @@ def run_in(folder, steps=20, seeds=(0, 1), **options):
 def test_folder_holds_everything(tmp_path):
     trained = run_in(tmp_path / "run", config={"width": 10})
     config = json.loads((tmp_path / "run/config.json").read_text())
-    given = {"steps": 20, "seeds": [0, 1], "batch_size": 4, "block": 5, "width": 10}
+    given = {"steps": 20, "seeds": [0, 1], "batch_size": 4, "block": 5, "config.width": 10}
     assert {name: config["config"][name] for name in given} == given
     assert config["config"].keys() - given.keys() == {"data", "start"}
     assert config["machine"]["versions"]["jax"] == jax.__version__
@@ -479,7 +479,6 @@ def test_one_lost_seed_does_not_stop_the_others():
         ({"seeds": -1}, "seeds=-1"),
         ({"seeds": 2**40}, "seeds=1099511627776"),
         ({"data": jnp.zeros((0, 2))}, r"shapes \[\(0, 2\)\]"),
-        ({"config": {"steps": 3}}, "'steps' in config, which is an argument"),
         ({"config": {"rate": jnp.ones(2)}}, r"config\['rate'\] that JSON cannot hold"),
         ({"evaluate": lambda model, _: {"loss": 0.0}}, "evaluate returned loss"),
     ],

@@ -65,11 +65,11 @@ def page(folder: Path) -> str:
 
 
 def _facts(result: dict) -> list[str]:
-    machine = result["machine"]
+    machine, versions = result["machine"], result["machine"]["versions"]
     return [
         f"{len(result['runs'])} trainings, {result['seconds']:.0f} s summed up, on "
-        f"{machine['cores']} cores ({machine['device']}), "
-        f"lagrax {machine['versions']['lagrax']} at {machine['commit']}, jax {machine['versions']['jax']}, {result['date'][:10]}.\n"
+        f"{machine['cores']} cores ({machine['device']}), lagrax {versions['lagrax']} at "
+        f"{machine['commit']}, jax {versions['jax']}, {result['date'][:10]}.\n"
     ]
 
 

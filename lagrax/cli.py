@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import diffrax
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -177,12 +176,7 @@ def report(
 def models(as_json: Json = False) -> None:
     """List the paper's image models with their filters and parameter counts."""
     rows = [
-        {
-            "dataset": data,
-            "model": name,
-            "filters": nn.paper_filters(name, data),
-            "params": _parameters(name, data),
-        }
+        {"dataset": data, "model": name, **nn.paper_size(name, data)}
         for data in ("mnist", "cifar10", "svhn")
         for name in nn.paper_models()
     ]
@@ -192,11 +186,6 @@ def models(as_json: Json = False) -> None:
     print(f"{'dataset':9}{'model':13}{'filters':>8}{'params':>9}")
     for row in rows:
         print(f"{row['dataset']:9}{row['model']:13}{row['filters']:8}{row['params']:9,}")
-
-
-def _parameters(name: str, data: str) -> int:
-    make = lambda key: nn.paper_model(name, data, key=key)
-    return nn.parameter_count(eqx.filter_eval_shape(make, jax.random.key(0)))
 
 
 @app.command()

@@ -12,7 +12,7 @@ The leaves of fields and layers are their parameters, all of them arrays, so mod
 import math
 import re
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import diffrax
@@ -218,8 +218,8 @@ class AbstractField(eqx.Module):
 
     def _by_rows(self, y: Array, held: Array | None, dtype: DTypeLike) -> Array:
         """With one row for each hidden channel. A batch is then the axis that lies close together
-        in memory, which is faster where it is longer than the layers are wide: by 1.4 on a CPU for
-        a batch of 100, ten channels and five seeds side by side."""
+        in memory, which is faster where it is longer than the layers are wide
+        (benchmarks/NOTES.md)."""
         x = held
         if self.design.uses_state:
             # The bias is in what is held.
@@ -825,6 +825,13 @@ def paper_model(
 
     flow = _FAMILIES[match[2]](n, make, augment=p, **options)
     return Classifier(flow, Head((height, width, channels + p), key=keys[n]))
+
+
+@cache
+def paper_size(name: str, data: str) -> dict[str, int]:
+    """The `filters` and `params` of the model `name` on the images `data`, without making it."""
+    model = eqx.filter_eval_shape(paper_model, name, data, key=jax.random.key(0))
+    return {"filters": paper_filters(name, data), "params": parameter_count(model)}
 
 
 def parameter_count(model: PyTree) -> int:

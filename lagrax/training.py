@@ -117,7 +117,8 @@ def train(
     if folder is not None:
         own |= {"data": fingerprint(data), "start": fingerprint(state)}
     with _open_run(folder, own, resume, tensorboard) as run:
-        step, state, seconds = run.restore(state)
+        point = run.restore(state)
+        step, state, seconds = point
         clock = _Clock(seconds, checkpoint_seconds)
         with Progress(run.name, step, own["steps"], shown=progress) as bar:
             try:
@@ -125,7 +126,9 @@ def train(
                     length = min(own["block"], own["steps"] - step)
                     new, records = _block(job, state, data, test_data, step, length)
                     run.append(records)
-                    step, state, seconds = step + length, new, clock.seconds()
+                    # One assignment, which Ctrl-C cannot divide.
+                    point = (step + length, new, clock.seconds())
+                    step, state, seconds = point
                     bar.update(step, _text(records[-1]["loss"]))
                     _stop_if_lost(records)
                     if step == own["steps"] or clock.checkpoint_due():
@@ -134,8 +137,8 @@ def train(
                         raise KeyboardInterrupt
             except KeyboardInterrupt:
                 # Unless it came between the lines of a block and its state.
-                if run.records and run.records[-1]["step"] == step:
-                    run.save(step, state, seconds)
+                if run.records and run.records[-1]["step"] == point[0]:
+                    run.save(*point)
                 raise
         run.finish(step, seconds)
         return Trained(state.model, _series(run.records), seconds)

@@ -27,16 +27,14 @@ from lagrax.nn import (
     Conv,
     Flow,
     Head,
-    paper_filters,
     paper_model,
     paper_models,
     parameter_count,
 )
 
 KEY = jax.random.key(0)
-TABLE = json.loads((Path(__file__).parent / "paper_tables.json").read_text())[
-    "filters_and_parameters"
-]
+TABLES = Path(nn.__file__).with_name("paper") / "tables.json"
+TABLE = json.loads(TABLES.read_text(encoding="utf-8"))["filters_and_parameters"]
 MIDPOINT = {"solver": diffrax.Midpoint(), "steps": 1}
 
 
@@ -805,9 +803,7 @@ def test_paper_tables():
     for name, columns in TABLE.items():
         assert set(columns) == {"mnist", "cifar10", "svhn"}
         for data, expected in columns.items():
-            model = eqx.filter_eval_shape(paper_model, name, data, key=KEY)
-            got = {"filters": paper_filters(name, data), "params": parameter_count(model)}
-            assert got == expected, (name, data)
+            assert nn.paper_size(name, data) == expected, (name, data)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ It loads nothing from anywhere, so it can be opened from disk, sent by mail and 
 
 import dataclasses
 import datetime
-import functools
 import html
 import json
 import math
@@ -14,13 +13,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import equinox as eqx
-import jax
-
 from .._files import write_atomically
 from .._machine import load
 from ..figures import COLOURS, Figure, Mark, Panel, Points, from_json, legend, plotly_panels, rows
-from ..nn import paper_filters, paper_model, paper_models, parameter_count
+from ..nn import paper_models, paper_size
 from .result import Claim, Number, Result, ResultError, Table, read_result
 
 _HERE = Path(__file__).parent
@@ -390,7 +386,7 @@ def _models() -> Html:
     """The sizes of the paper's models as built here, next to those that it prints."""
     paper = json.loads((_HERE / "tables.json").read_text(encoding="utf-8"))
     sizes = {
-        (name, data): (_size(name, data), paper["filters_and_parameters"][name][data])
+        (name, data): (paper_size(name, data), paper["filters_and_parameters"][name][data])
         for name in paper_models()
         for data in _DATA
     }
@@ -410,12 +406,6 @@ def _models() -> Html:
         ),
         id="models",
     )
-
-
-@functools.cache
-def _size(name: str, data: str) -> dict[str, int]:
-    model = eqx.filter_eval_shape(paper_model, name, data, key=jax.random.key(0))
-    return {"filters": paper_filters(name, data), "params": parameter_count(model)}
 
 
 def _size_table(sizes: dict[tuple[str, str], tuple[dict[str, int], dict[str, int]]]) -> Html:

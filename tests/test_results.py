@@ -68,3 +68,22 @@ def test_collecting(collect, tmp_path, monkeypatch, capsys):
     (laptop / "README.md").write_text("edited by hand")
     assert collect.main() == 1
     assert "out of date" in capsys.readouterr().out
+
+
+def test_the_gpu_script_s_table_is_that_of_its_results():
+    """Its header shows one line a program and arithmetic, one column a model."""
+    folder = RESULTS.parent / "benchmarks"
+    header = (folder / "gpu_step.py").read_text(encoding="utf-8").split('"""')[1]
+    rows = json.loads((folder / "results/gpu_step.json").read_text(encoding="utf-8"))["rows"]
+    steps = {}
+    for row in rows:
+        if row.get("ms") is not None:
+            steps.setdefault((row["program"], row["arithmetic"]), {})[row["model"]] = row["ms"]
+    for (program, arithmetic), times in steps.items():
+        lines = [
+            line.split() for line in header.splitlines() if line.split()[:1] == program.split()[:1]
+        ]
+        shown = [f"{times[m]:.1f}" for m in ("NODE", "NPCDDE5", "UNPCDDE5") if m in times]
+        if len(shown) == 3:
+            assert any(line[-3:] == shown for line in lines), (program, arithmetic, shown)
+    assert len(steps) >= 8

@@ -9,7 +9,8 @@ Two recipes: "paper" is the above. "clipped", ours, shortens gradients to 0.01, 
 nearly always, remembers their squares over 20 iterations instead of 1,000, and lets the learning
 rate fall along a cosine. Where the population is chaotic the loss has steep places that throw Adam
 off, and the paper's recipe loses seeds. Some ten others were tried at a = 3.2 with 5 to 20 seeds:
-the cosine alone, longer gradients (0.1 and 1), and a rate of 0.03 each lost one now and then.
+longer gradients (0.1 and 1) and a rate of 0.03 lost one now and then
+(benchmarks/results/population_recipes.txt).
 """
 
 import dataclasses

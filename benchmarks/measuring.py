@@ -1,0 +1,111 @@
+"""What every benchmark does alike: time calls that take turns, name the machine, judge the goals,
+and write one JSON file."""
+
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import jax
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def milliseconds(
+    calls: Mapping[str, Callable[[], Any]], *, repeats: int = 20, seconds: float = 0.05
+) -> dict[str, float]:
+    """The median time of each call. The calls take turns, so that whatever else the machine does
+    meets all of them alike; each turn lasts about `seconds`. JAX's answers are waited for."""
+    inner = {}
+    for name, call in calls.items():
+        jax.block_until_ready(call())
+        start = time.perf_counter()
+        jax.block_until_ready(call())
+        inner[name] = max(1, int(seconds / (time.perf_counter() - start)))
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(repeats):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            for _ in range(inner[name]):
+                answer = call()
+            jax.block_until_ready(answer)
+            times[name].append((time.perf_counter() - start) / inner[name])
+    return {name: 1e3 * statistics.median(t) for name, t in times.items()}
+
+
+def at_least(name: str, value: float, goal: float) -> dict[str, Any]:
+    """A goal that is met by `value` or more. A value that could not be had (NaN) misses it."""
+    return {"name": name, "value": value, "goal": goal, "met": value >= goal, "better": "higher"}
+
+
+def at_most(name: str, value: float, goal: float) -> dict[str, Any]:
+    return {"name": name, "value": value, "goal": goal, "met": value <= goal, "better": "lower"}
+
+
+def hardware() -> str:
+    device = jax.devices()[0]
+    if device.platform != "cpu":
+        return f"{device.device_kind}, one of them; {os.cpu_count()} CPU cores"
+    return f"{_processor()}, {os.cpu_count()} cores"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Of Python, JAX, diffrax, equinox and the `packages` compared with."""
+    found = {"python": platform.python_version()}
+    for package in ("lagrax", "jax", "diffrax", "equinox", *packages):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "absent"
+    return found
+
+
+def write(path: Path, question: str, rows: list[dict], goals: list[dict], *packages: str) -> None:
+    """The answer as JSON; prints the goals, missed ones included."""
+    answer = {
+        "question": question,
+        "hardware": hardware(),
+        "versions": versions(*packages),
+        "rows": rows,
+        "goals": goals,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(answer, indent=1) + "\n", encoding="utf-8")
+    for goal in goals:
+        met = "met" if goal["met"] else "MISSED"
+        print(f"{goal['name']}: {goal['value']:.3g}, goal {goal['goal']:g}: {met}")
+    print(f"wrote {path}")
+
+
+def table(rows: list[dict], columns: Mapping[str, str]) -> str:
+    """`rows` as lines; `columns` gives a format for each key, such as ".2f"."""
+    cells = [list(columns)]
+    for row in rows:
+        cells.append([_cell(row.get(key), form) for key, form in columns.items()])
+    widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
+    return "\n".join(
+        "  ".join(
+            c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths))
+        )
+        for line in cells
+    )
+
+
+def _cell(value: Any, form: str) -> str:
+    if value is None:
+        return "-"
+    return format(value, form) if form else str(value)

@@ -97,12 +97,11 @@ def table(rows: list[dict], columns: Mapping[str, str]) -> str:
     for row in rows:
         cells.append([_cell(row.get(key), form) for key, form in columns.items()])
     widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
-    return "\n".join(
-        "  ".join(
-            c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths))
-        )
-        for line in cells
-    )
+    lines = []
+    for first, *others in cells:
+        rest = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
+        lines.append("  ".join([first.ljust(widths[0]), *rest]))
+    return "\n".join(lines)
 
 
 def _cell(value: Any, form: str) -> str:

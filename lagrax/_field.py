@@ -41,15 +41,32 @@ def make_past(past: Callable | None, y0: PyTree, t0: Array) -> Callable:
 
 
 def make_field(
-    field: Callable, t: Array, y: PyTree, args: PyTree, delays: Sequence[Delay]
+    field: Callable,
+    t: Array,
+    y: PyTree,
+    args: PyTree,
+    delays: Sequence[Delay],
+    places: tuple[int, ...] | None = None,
 ) -> Field:
-    """Traces the field once, so that a wrong one is told so here."""
+    """Traces the field once, so that a wrong one is told so here.
+
+    `places` says which entry of the history each entry is known to be, itself or an earlier one:
+    equal ones reach the field's `hold` as one object, so that it may treat them as one.
+    """
     history = tuple(y for _ in delays)
     call = field
     if not takes_history(field):
         call = lambda t, y, args, *, history: field(t, y, args)
-    hold = getattr(field, "hold", None)
-    prepare = closed(hold if callable(hold) else lambda history: history, history)
+    hold = getattr(field, "hold") if has_hold(field) else lambda history: history  # noqa: B009
+    if places is None:
+        prepare = closed(hold, history)
+    else:
+        distinct = sorted(set(places))
+        of_distinct = closed(
+            lambda *states: hold(tuple(states[distinct.index(p)] for p in places)),
+            *(history[p] for p in distinct),
+        )
+        prepare = eqx.Partial(_prepare_distinct, of_distinct, distinct)
     prepared = eqx.filter_eval_shape(prepare, history)
 
     def evaluate(t, y, args, history):
@@ -57,6 +74,14 @@ def make_field(
 
     _check_call(call, t, y, args, prepared, delays)
     return Field(prepare, closed(evaluate, t, y, args, _example(prepared)))
+
+
+def _prepare_distinct(prepare: Callable, distinct: list[int], history: tuple) -> PyTree:
+    return prepare(*(history[p] for p in distinct))
+
+
+def has_hold(field: Any) -> bool:
+    return callable(getattr(field, "hold", None))
 
 
 def _example(struct: PyTree) -> PyTree:

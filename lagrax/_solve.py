@@ -30,7 +30,15 @@ from ._checks import (
     with_tolerances,
 )
 from ._delays import Delay, Grid, Hold, Lag, RealScalar, is_traced, make_grid
-from ._field import Field, has_products, is_constant, jaxpr_of, make_field, make_past
+from ._field import (
+    Field,
+    has_hold,
+    has_products,
+    is_constant,
+    jaxpr_of,
+    make_field,
+    make_past,
+)
 from ._gradients import Checkpointed, Gradient, Method, cross
 from ._saving import Places, collect, make_places, steps_of, sub_saves
 from ._solution import RESULTS, Knots, Records, Solution, SolveError
@@ -150,11 +158,30 @@ class _Problem(NamedTuple):
     meter: diffrax.AbstractProgressMeter
 
 
+class _Ring(eqx.Module):
+    """The states at the last breakpoints, the newest first: one by one where their ages are known
+    when traced, so that looking one up copies nothing, else stacked."""
+
+    states: PyTree
+    stacked: bool = eqx.field(static=True)
+
+    def __getitem__(self, age: int | Array) -> PyTree:
+        if self.stacked:
+            return jax.tree.map(lambda x: x[age], self.states)
+        return self.states[age]
+
+    def pushed(self, y: PyTree) -> "_Ring":
+        if self.stacked:
+            shift = lambda y, r: jnp.concatenate([y[None], r[:-1]])
+            return _Ring(jax.tree.map(shift, y, self.states), True)
+        return _Ring([y, *self.states[:-1]], False)
+
+
 class _Carry(NamedTuple):
     """What one interval hands to the next. `ring[j]` is the state j breakpoints ago, `records` the
     dense output of the last intervals, for lags."""
 
-    ring: PyTree[Shaped[Array, "ring ..."]]
+    ring: _Ring
     records: Records | None
     pace: Pace | None
     result: RESULTS
@@ -175,15 +202,17 @@ def _solve(problem: _Problem, grid: Grid, places: Places) -> Solution:
     fields = [make_field(f, grid.starts[0], y0, problem.args, problem.delays) for f in given]
     method = _method(problem, fields, grid, places)
     rows = _rows(grid, places)
+    unrolled = isinstance(problem.fields, list)
+    if not unrolled and method.unroll and _unrolls(method.steps, method.stepper, grid.num):
+        fields, unrolled = _merging_fields(problem, fields[0], grid), True
 
     def step(field, carry, row):
         interval = _interval(problem, field, grid, initial, carry, row)
         return _cross(problem, method, grid, interval, carry, row)
 
     carry = _first_carry(problem, method, fields[0], grid, initial, rows)
-    if not isinstance(problem.fields, list):
-        unroll = method.unroll and _unrolls(method.steps, method.stepper, grid.num)
-        carry, out = lax.scan(lambda c, row: step(fields[0], c, row), carry, rows, unroll=unroll)
+    if not unrolled:
+        carry, out = lax.scan(lambda c, row: step(fields[0], c, row), carry, rows)
     else:
         outs = []
         for i, field in enumerate(fields):
@@ -192,6 +221,35 @@ def _solve(problem: _Problem, grid: Grid, places: Places) -> Solution:
         out = jax.tree.map(lambda *x: jnp.stack(x), *outs)
     problem.meter.close(carry.meter)
     return _solution(problem, method, grid, places, carry, out)
+
+
+def _merging_fields(problem: _Problem, field: Field, grid: Grid) -> list[Field]:
+    """The one field for each interval, told which held states are the same there: before the start
+    all of them are the first one."""
+    given: Any = problem.fields
+    of_places = {tuple(range(len(problem.delays))): field}
+    fields = []
+    for number in range(grid.num):
+        places = _places_of_holds(problem, grid, number)
+        if places is None or not has_hold(given):
+            fields.append(field)
+            continue
+        if places not in of_places:
+            t, y0, args, delays = grid.starts[0], problem.y0, problem.args, problem.delays
+            of_places[places] = make_field(given, t, y0, args, delays, places)
+        fields.append(of_places[places])
+    return fields
+
+
+def _places_of_holds(problem: _Problem, grid: Grid, number: int) -> tuple[int, ...] | None:
+    """Which entry of the history each one is in interval `number`, itself or an earlier one. None
+    where that is not known when traced."""
+    if problem.past is not None or not all(isinstance(d, Hold) for d in problem.delays):
+        return None
+    if not all(isinstance(age, int) for age in grid.ages):
+        return None
+    states = [max(number - age, 0) for age in grid.ages]
+    return tuple(states.index(state) for state in states)
 
 
 def _method(problem: _Problem, fields: list[Field], grid: Grid, places: Places) -> Method:
@@ -249,7 +307,7 @@ def _interval(problem: _Problem, field, grid: Grid, initial, carry: _Carry, row:
     def held(d):
         static_age = grid.ages[d]
         age = static_age if isinstance(static_age, int) else row.ages[d]
-        value = jax.tree.map(lambda x: x[age], carry.ring)
+        value = carry.ring[age]
         if problem.past is None or row.from_past[d] is None:
             return value
         before = initial(row.past_times[d])
@@ -263,13 +321,18 @@ def _interval(problem: _Problem, field, grid: Grid, initial, carry: _Carry, row:
     if any(h is None for h in history):
         taus = [jnp.asarray(d.tau, row.start.dtype) for d in problem.delays if isinstance(d, Lag)]
         past = Past(taus, initial, grid.starts[0], carry.records)
-    y = jax.tree.map(lambda x: x[0], carry.ring)
-    return Interval(field, problem.args, y, history, past, row.start, row.length, row.save_at)
+    return Interval(
+        field, problem.args, carry.ring[0], history, past, row.start, row.length, row.save_at
+    )
 
 
 def _first_carry(problem: _Problem, method: Method, field, grid: Grid, initial, rows) -> _Carry:
     row = jax.tree.map(lambda x: x[0], rows)
-    ring = jax.tree.map(lambda x: jnp.broadcast_to(x, (grid.ring, *x.shape)), problem.y0)
+    if all(isinstance(age, int) for age in grid.ages):
+        ring = _Ring([problem.y0] * grid.ring, False)
+    else:
+        repeat = lambda x: jnp.broadcast_to(x, (grid.ring, *x.shape))
+        ring = _Ring(jax.tree.map(repeat, problem.y0), True)
     nan = jnp.asarray(jnp.nan, row.start.dtype)
     carry = _Carry(ring, None, None, RESULTS.successful, nan, problem.meter.init())
     if grid.window:
@@ -297,7 +360,6 @@ def _no_records(problem: _Problem, method: Method, grid: Grid) -> Records:
 
 def _cross(problem: _Problem, method: Method, grid: Grid, interval, carry: _Carry, row: _Row):
     leg, pace, result = cross(interval, method, problem.gradient, carry.pace)
-    ring = jax.tree.map(lambda y, r: jnp.concatenate([y[None], r[:-1]]), leg.y, carry.ring)
     records = carry.records
     if records is not None:
         old, new = (records.ts, records.infos), leg.record
@@ -306,7 +368,7 @@ def _cross(problem: _Problem, method: Method, grid: Grid, interval, carry: _Carr
     failed = (carry.result == RESULTS.successful) & (result != RESULTS.successful)
     t = row.start + row.length if pace is None else pace.t
     carry = _Carry(
-        ring,
+        carry.ring.pushed(leg.y),
         records,
         pace,
         RESULTS.where(failed, result, carry.result),

@@ -157,6 +157,16 @@ def _check_whole(name: str, what: str, value: Any, least: int) -> None:
         raise ValueError(f"{name} got {what}={value!r}; expected a whole number >= {least}.")
 
 
+class Joined(eqx.Module):
+    """The distinct entries of a history side by side, and which of them each entry is."""
+
+    entries: Float[Array, "..."]
+    places: tuple[int, ...] = eqx.field(static=True)
+
+
+Held = Float[Array, "..."] | Joined | None
+
+
 class AbstractField(eqx.Module):
     """A network on z(t) and the entries of its history side by side: z(t), z_k, z_{k-1}, ...
 
@@ -170,13 +180,11 @@ class AbstractField(eqx.Module):
     layers: eqx.AbstractVar[list[Affine]]
     design: eqx.AbstractVar[Design]
 
-    def hold(self, history: Sequence[Float[Array, "..."]]) -> Float[Array, "..."] | None:
+    def hold(self, history: Sequence[Float[Array, "..."]]) -> Held:
         """The share of the held entries in the first layer, with its bias."""
         used = self._used(history)
         if self.design.fused:
-            # Barriers, so that the cotangent of each entry is computed once, and by itself.
-            entries = [lax.optimization_barrier(entry) for entry in used]
-            return jnp.concatenate(entries, axis=-1) if entries else None
+            return _joined(used)
         first = self._layer(0)
         if not used:
             return first.bias
@@ -194,13 +202,14 @@ class AbstractField(eqx.Module):
         y: Float[Array, "*batch channels"],
         args: PyTree = None,
         *,
-        history: Float[Array, "..."] | None,
+        history: Held,
     ) -> Float[Array, "*batch channels"]:
         """dz/dt, where `history` is what `hold` returned."""
         del t, args
         self._check(y)
         dtype = y.dtype if self.design.compute_dtype is None else self.design.compute_dtype
-        if self.design.fused:
+        if isinstance(history, Joined) or self.design.fused:
+            assert history is None or isinstance(history, Joined)
             return self._fused(y, history, dtype)
         if self._dense:
             return self._by_rows(y, history, dtype)
@@ -231,12 +240,16 @@ class AbstractField(eqx.Module):
             x = _rows(layer.weight, layer.bias, self.design.activation(x), 0, dtype)
         return jnp.moveaxis(jnp.asarray(x, y.dtype), 0, -1)
 
-    def _fused(self, y: Array, held: Array | None, dtype: DTypeLike) -> Array:
+    def _fused(self, y: Array, held: Joined | None, dtype: DTypeLike) -> Array:
         wide = jnp.promote_types(dtype, jnp.float32)
-        arguments = [y if self.design.uses_state else None, held, jnp.ones_like(y[..., :1])]
-        x = jnp.concatenate([a for a in arguments if a is not None], axis=-1).astype(wide)
+        arguments = [y] if self.design.uses_state else []
+        arguments += [] if held is None else [held.entries]
+        x = jnp.concatenate([*arguments, jnp.ones_like(y[..., :1])], axis=-1).astype(wide)
         width = self.design.padded(self.layers[-1].weight.shape[0] + 1)
-        slope: Array = _convolve(_packed(self.layers, width), x.reshape(-1, *x.shape[-3:]), dtype)
+        w1, w2, w3 = _packed(self.layers, width)
+        if held is not None:
+            w1 = _merged(w1, held.places, y.shape[-1])
+        slope: Array = _convolve((w1, w2, w3), x.reshape(-1, *x.shape[-3:]), dtype)
         return slope.reshape(y.shape).astype(y.dtype)
 
     def _layer(self, i: int) -> Affine:
@@ -395,6 +408,32 @@ def _packed(layers: list[Affine], width: int) -> tuple[Array, Array, Array]:
     w2 = w2 + jnp.pad(of_one, ((1, 1), (1, 1), (filters, spare - 1), (0, 0)))
     w3 = jnp.pad(jnp.concatenate([w3, b3[None]]), ((0, spare - 1), (0, 0)))
     return w1, w2, w3
+
+
+def _joined(history: Sequence[Array]) -> Joined | None:
+    if not history:
+        return None
+    distinct = []
+    for entry in history:
+        if not any(entry is other for other in distinct):
+            distinct.append(entry)
+    places = [[entry is other for other in distinct].index(True) for entry in history]
+    # Barriers, so that the cotangent of each entry is computed once, and by itself.
+    entries = [lax.optimization_barrier(entry) for entry in distinct]
+    return Joined(jnp.concatenate(entries, axis=-1), tuple(places))
+
+
+def _merged(w1: Array, places: tuple[int, ...], channels: int) -> Array:
+    """The first layer for distinct entries: equal ones are multiplied by the sum of their weights.
+    Its rows are those of the state, if it is used, of the entries one after the other, and of 1."""
+    number = len(set(places))
+    if number == len(places):
+        return w1
+    of_entries = w1[-1 - channels * len(places) : -1].reshape(len(places), channels, -1)
+    which = jax.nn.one_hot(jnp.asarray(places), number, dtype=w1.dtype)
+    summed = jnp.tensordot(which, of_entries, (0, 0), precision="highest")
+    first = w1[: -1 - channels * len(places)]
+    return jnp.concatenate([first, summed.reshape(number * channels, -1), w1[-1:]])
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -790,6 +829,18 @@ def paper_filters(name: str, data: str) -> int:
     return _FILTERS[name][_SHAPES[data][-1] == 3]
 
 
+def paper_intervals(name: str) -> int:
+    """How many intervals the model `name` has between its knots."""
+    return _parsed(name)[2]
+
+
+def _parsed(name: str) -> tuple[int, str, int]:
+    """Augmented channels, family and intervals, from a name such as A2+UNPCDDE5."""
+    match = re.fullmatch(r"(?:A(\d)\+)?([A-Z]+)(\d?)", name)
+    assert match is not None
+    return int(match[1] or 0), match[2], int(match[3] or 1)
+
+
 def paper_model(
     name: str,
     data: str,
@@ -807,9 +858,7 @@ def paper_model(
     times faster.
     """
     filters = paper_filters(name, data)
-    match = re.fullmatch(r"(?:A(\d)\+)?([A-Z]+)(\d?)", name)
-    assert match is not None
-    p, n = int(match[1] or 0), int(match[3] or 1)
+    p, family, n = _parsed(name)
     height, width, channels = _SHAPES[data]
     keys = jax.random.split(key, n + 1)
 
@@ -823,7 +872,7 @@ def paper_model(
             key=keys[number],
         )
 
-    flow = _FAMILIES[match[2]](n, make, augment=p, **options)
+    flow = _FAMILIES[family](n, make, augment=p, **options)
     return Classifier(flow, Head((height, width, channels + p), key=keys[n]))
 
 

@@ -1,6 +1,7 @@
 """Fields and layers against formulas written out, and what the paper proves about them."""
 
 import json
+import re
 import subprocess
 import sys
 from functools import partial
@@ -292,6 +293,37 @@ def test_fused_field_is_the_network(history, uses_state, pad_to, dtype):
     least, most = BOUNDS[dtype]
     assert got[1].dtype == jnp.float32
     assert all(least <= d < most for d in distances(got, expected))
+
+
+@pytest.mark.usefixtures("accelerator")
+@pytest.mark.parametrize("uses_state", [True, False])
+def test_equal_entries_of_a_history_are_read_once(uses_state):
+    field = Conv(3, 5, history=4, uses_state=uses_state, compute_dtype="float32", key=KEY)
+    y, z, w = [normal(i, 2, 4, 3, 3) for i in range(3)]
+    assert field.hold([z, w, z, z]).entries.shape == (2, 4, 3, 6)
+
+    def merged(field, z, w):
+        out = field(0.0, y, history=field.hold([z, w, z, z]))
+        return jnp.sin(3 * out).sum(), out
+
+    def plain(field, z, w):
+        out = by_hand(field, *[y] * uses_state, z, w, z, z)
+        return jnp.sin(3 * out).sum(), out
+
+    with jax.default_matmul_precision("highest"):
+        got, expected = [
+            jax.jit(jax.grad(f, (0, 1, 2), has_aux=True))(field, z, w) for f in (merged, plain)
+        ]
+    assert all(d < 1e-5 for d in distances(got, expected))
+
+
+@pytest.mark.usefixtures("accelerator")
+def test_holds_before_the_start_are_read_once():
+    """In interval k of NPCDDE3 the field is given min(k + 1, 3) distinct states of two channels."""
+    layer = conv_layer("NPCDDE", "float32")
+    text = str(jax.make_jaxpr(layer)(normal(0, 2, 4, 4, 2)))
+    widths = {int(w) for w in re.findall(r"f32\[2,4,4,(\d+)\] = concatenate", text)}
+    assert {2 + 2 * k + 1 for k in (1, 2, 3)} <= widths
 
 
 @pytest.mark.usefixtures("accelerator")

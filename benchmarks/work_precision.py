@@ -1,0 +1,367 @@
+"""What does exactness at the knots buy?
+
+The error at the end against evaluations of the field and against time, for every explicit solver of
+diffrax, with equal and with adaptive steps. lagrax stops at the knots; the naive use of diffrax is
+one `diffeqsolve` over the whole span, whose field looks up the past by itself. The naive field is
+given the exact past here, which nobody has, so that its steps across the knots alone are to blame.
+A third way tells diffrax's controller of the knots (`jump_ts`), with the exact past, too.
+
+Population (a = 3.2), a held oscillator (omega = 3) and Hutchinson's equation (a lag), five starts
+each as one state, over 4.7 units of time with a delay of one, float64; the largest error of the
+five against the exact solution.
+
+RESULT
+
+Run it with `.venv-bench/bin/python benchmarks/work_precision.py` (three minutes). It prints the
+orders and the goals and writes results/work_precision.json, pictures beside it, and with `--docs`
+the picture of the documentation. `--tiny` checks that everything runs.
+"""
+
+import argparse
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import measuring
+import numpy as np
+from numpy.polynomial import Chebyshev
+
+import lagrax
+from lagrax.figures import Figure, Line, Panel, draw
+from lagrax.systems import HeldOscillator, Hutchinson, Population, System
+
+QUESTION = "What does exactness at the knots buy?"
+DOCS = Path(__file__).parents[1] / "docs" / "images" / "work_precision.png"
+SPAN, INTERVALS = 4.7, 5
+DEGREE = 40  # of the polynomials that hold Hutchinson's exact solution
+ROUNDING = 1e-12  # errors below it say nothing of an order
+TARGET = 1e-8
+SECOND_ORDER = (8, 16, 32, 64, 128)
+FIFTH_ORDER = (2, 4, 8, 16, 32, 64)
+STEPS = {  # an interval
+    diffrax.Euler: (32, 64, 128, 256, 512),
+    diffrax.Heun: SECOND_ORDER,
+    diffrax.Midpoint: SECOND_ORDER,
+    diffrax.Ralston: SECOND_ORDER,
+    diffrax.Bosh3: (4, 8, 16, 32, 64),
+    diffrax.Tsit5: FIFTH_ORDER,
+    diffrax.Dopri5: FIFTH_ORDER,
+    diffrax.Dopri8: (1, 2, 3, 4, 6, 8),
+}
+# The naive way gets more of them, to see whether it ever arrives.
+MORE = (128, 512, 2048)
+MAX_STEPS = 16384
+TOLERANCES = tuple(10.0**-e for e in range(3, 13))
+ADAPTIVE = [("adaptive", way) for way in ("lagrax", "naive", "jump_ts")]
+WAYS = {"lagrax": "lagrax", "naive": "across the knots"}
+SHOWN = {"Heun": "amber", "Bosh3": "green", "Tsit5": "blue", "Dopri8": "purple"}
+
+
+@dataclass(frozen=True)
+class Size:
+    """Which solvers, all if empty, and how many of each list are gone through."""
+
+    solvers: tuple[type, ...] = ()
+    counts: int | None = None
+    more: int | None = None
+    tolerances: int | None = None
+    repeats: int = 5
+
+
+FULL, TINY = Size(), Size((diffrax.Tsit5,), 2, 0, 2, 1)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A system, its starts side by side, the state at the end, and the exact past of the naive
+    field: `history(t)`, which knows it, as `lagrax.solve` would pass it."""
+
+    name: str
+    system: System
+    y0: jax.Array
+    end: np.ndarray
+    history: Callable
+
+
+def held_case(name: str, system, y0: np.ndarray) -> Case:
+    knots = system.solution(jnp.arange(INTERVALS, dtype=float), y0)
+    end = np.asarray(system.solution(jnp.array([SPAN]), y0)[0])
+    history = lambda t: (knots[jnp.clip(jnp.floor(t).astype(int), 0, INTERVALS - 1)],)
+    return Case(name, system, jnp.asarray(y0), end, history)
+
+
+def lagged_case(y0: np.ndarray) -> Case:
+    """Hutchinson's: on each interval log x is the integral of a known function."""
+    system = Hutchinson()
+    a, pieces = float(system.a), []
+    for x in y0:
+        before, mine = Chebyshev([x], [-1, 0]), []
+        for k in range(INTERVALS):
+            total = Chebyshev.interpolate(lambda s, p=before: 1 - p(s), DEGREE, [k - 1, k]).integ()
+            grown = lambda t, x=x, k=k, f=total: x * np.exp(a * (f(t - 1) - f(k - 1)))
+            before = Chebyshev.interpolate(grown, DEGREE, [k, k + 1])
+            mine.append(before)
+            x = before(k + 1)
+        pieces.append(mine)
+    end = np.array([mine[-1](SPAN) for mine in pieces])
+    return Case("Hutchinson, a lag", system, jnp.asarray(y0), end, lagged_history(y0, pieces))
+
+
+def lagged_history(y0: np.ndarray, pieces: list[list[Chebyshev]]) -> Callable:
+    """x(t - 1) from the polynomials, the constant past first."""
+    constant = np.pad(y0[:, None], ((0, 0), (0, DEGREE)))
+    table = np.stack(
+        [constant, *(np.stack([p.coef for p in row]) for row in zip(*pieces, strict=True))]
+    )
+    coefficients = jnp.asarray(table)
+
+    def history(t):
+        piece = jnp.clip(jnp.floor(t), 0, INTERVALS)
+        angle = jnp.arccos(jnp.clip(2 * (t - piece) - 1, -1, 1))
+        powers = jnp.cos(jnp.arange(DEGREE + 1) * angle)
+        return (coefficients[piece.astype(int)] @ powers,)
+
+    return history
+
+
+def cases() -> list[Case]:
+    starts = np.linspace(0.3, 1.1, 5)
+    oscillator = HeldOscillator(omega=3.0)
+    return [
+        held_case("population", Population(), starts),
+        held_case("held oscillator", oscillator, np.stack([starts, starts[::-1]])),
+        lagged_case(starts),
+    ]
+
+
+# --- the ways: programs of one traced number, with their evaluations and error --------------------
+
+
+def ours(case: Case, solver, *, steps: int | None, tolerance=None):
+    how = {"steps": steps}
+    if steps is None:
+        how = {"stepsize_controller": diffrax.PIDController(rtol=tolerance, atol=tolerance)}
+        # With a lag, room for this many is kept and copied in every interval.
+        how["max_steps"] = 2048 if case.system.delays == [lagrax.Lag(1.0)] else MAX_STEPS
+    sol = lagrax.solve(
+        case.system,
+        0.0,
+        SPAN,
+        case.y0,
+        delays=case.system.delays,
+        solver=solver,
+        **how,
+        throw=False,
+    )
+    return sol.ys[-1], sol.stats["num_evaluations"]
+
+
+def plain(case: Case, solver, *, controller, dt0):
+    term = diffrax.ODETerm(lambda t, y, args: case.system(t, y, args, history=case.history(t)))
+    sol = diffrax.diffeqsolve(
+        term,
+        solver,
+        0.0,
+        SPAN,
+        dt0,
+        case.y0,
+        stepsize_controller=controller,
+        max_steps=INTERVALS * MAX_STEPS,
+        throw=False,
+    )
+    tableau = getattr(solver, "tableau", None)
+    first, each = 0, tableau.num_stages if tableau else 1
+    if tableau and tableau.fsal:
+        first, each = 1, each - 1
+    search = 2 if dt0 is None else 0
+    return sol.ys[-1], search + first + each * sol.stats["num_steps"]
+
+
+def naive_equal(case: Case, solver, dt0):
+    return plain(case, solver, controller=diffrax.ConstantStepSize(), dt0=dt0)
+
+
+def naive_adaptive(case: Case, solver, tolerance):
+    controller = diffrax.PIDController(rtol=tolerance, atol=tolerance)
+    return plain(case, solver, controller=controller, dt0=None)
+
+
+def told_adaptive(case: Case, solver, tolerance):
+    controller = diffrax.PIDController(rtol=tolerance, atol=tolerance)
+    knots = jnp.arange(1.0, INTERVALS)
+    controller = diffrax.ClipStepSizeController(controller, jump_ts=knots)
+    return plain(case, solver, controller=controller, dt0=None)
+
+
+def programs(case: Case, solver, size: Size) -> list[tuple[str, str, float, Callable]]:
+    """(way, steps, setting, program) for one solver on one case."""
+    out, kind = [], type(solver)
+    counts = STEPS[kind][: size.counts]
+    for steps in counts:
+        program = jax.jit(partial(ours, case, solver, steps=steps))
+        out.append(("lagrax", "equal", steps, program))
+    crossing = jax.jit(partial(naive_equal, case, solver))
+    for steps in (*counts, *[m for m in MORE if m > counts[-1]][: size.more]):
+        out.append(("naive", "equal", steps, partial(crossing, SPAN / (INTERVALS * steps))))
+    if kind is diffrax.Euler:
+        return out
+    ways = {
+        "lagrax": jax.jit(lambda tolerance: ours(case, solver, steps=None, tolerance=tolerance)),
+        "naive": jax.jit(partial(naive_adaptive, case, solver)),
+    }
+    if kind is diffrax.Tsit5:
+        ways["jump_ts"] = jax.jit(partial(told_adaptive, case, solver))
+    # An error of 1e-12 by a method of order two takes longer than it is worth.
+    least = {2: 1e-6, 3: 1e-9}.get(solver.order(None), 0)
+    for tolerance in [t for t in TOLERANCES if t >= least][: size.tolerances]:
+        for way, program in ways.items():
+            out.append((way, "adaptive", tolerance, partial(program, tolerance)))
+    return out
+
+
+def measure(size: Size) -> list[dict]:
+    rows = []
+    for case in cases():
+        for kind in size.solvers or STEPS:
+            solver, calls, found = kind(), {}, []
+            for way, steps, setting, program in programs(case, solver, size):
+                y, evaluations = program()
+                row = {"system": case.name, "solver": kind.__name__, "way": way, "steps": steps}
+                row |= {"setting": setting, "evaluations": int(evaluations)}
+                row["error"] = float(np.max(np.abs(np.asarray(y) - case.end)))
+                calls[len(found)] = program
+                found.append(row)
+            times = measuring.milliseconds(calls, repeats=size.repeats, seconds=0.003)
+            for i, ms in times.items():
+                found[i]["ms"] = ms
+            print(f"{case.name}, {kind.__name__}: {len(found)} points", flush=True)
+            rows += found
+    return rows
+
+
+# --- what comes of it -----------------------------------------------------------------------------
+
+
+def chosen(rows: list[dict], **wanted) -> list[dict]:
+    return [row for row in rows if wanted.items() <= row.items()]
+
+
+def order(points: list[dict]) -> float:
+    """The slope through the last three points above rounding."""
+    good = [(p["setting"], p["error"]) for p in points if p["error"] > ROUNDING][-3:]
+    return -float(np.polyfit(*np.log(good).T, 1)[0]) if len(good) > 1 else float("nan")
+
+
+def orders(rows: list[dict]) -> list[dict]:
+    out = []
+    for row in rows:
+        same = {key: row[key] for key in ("system", "solver")}
+        if same in [{k: o[k] for k in same} for o in out]:
+            continue
+        nominal = getattr(diffrax, row["solver"])().order(None)
+        found = {"nominal": nominal}
+        for way in ("lagrax", "naive"):
+            found[way] = order(chosen(rows, way=way, steps="equal", **same))
+        out.append(same | found)
+    return out
+
+
+def needed(points: list[dict], what: str) -> float:
+    """How much of `what` the error TARGET takes, between the points around it; NaN if it is never
+    reached."""
+    points = sorted(points, key=lambda p: p["evaluations"])
+    for before, after in itertools.pairwise(points):
+        if after["error"] <= TARGET < before["error"]:
+            errors = np.log([after["error"], before["error"]])
+            amounts = np.log([after[what], before[what]])
+            return float(np.exp(np.interp(np.log(TARGET), errors, amounts)))
+    return float("nan")
+
+
+def efforts(rows: list[dict]) -> list[dict]:
+    """What TARGET takes with Tsit5."""
+    out = []
+    for system in dict.fromkeys(row["system"] for row in rows):
+        for steps, way in (("equal", "lagrax"), ("equal", "naive"), *ADAPTIVE):
+            points = chosen(rows, system=system, solver="Tsit5", steps=steps, way=way)
+            if points:
+                row = {"system": system, "steps": steps, "way": way}
+                row |= {what: needed(points, what) for what in ("evaluations", "ms")}
+                row["most_evaluations"] = max(p["evaluations"] for p in points)
+                row["least_error"] = min(p["error"] for p in points)
+                out.append(row)
+    return out
+
+
+def goals_of(found: list[dict], effort: list[dict]) -> list[dict]:
+    goals = []
+    for row in found:
+        nominal, lagged = row["nominal"], row["system"].endswith("lag")
+        if lagged and row["solver"] == "Dopri8":
+            nominal = 6  # a lag reads the dense output, which is of this order in diffrax
+        name = f"{row['system']}, {row['solver']}: order observed"
+        goals.append(measuring.at_least(name, row["lagrax"], nominal - (0.5 if lagged else 0.3)))
+    for system in dict.fromkeys(row["system"] for row in effort):
+        for steps in ("equal", "adaptive"):
+            both = {way: chosen(effort, system=system, steps=steps, way=way) for way in WAYS}
+            (mine,), (naive,) = both["lagrax"], both["naive"]
+            # Where the naive way does not arrive, what it took in vain is the least it needs.
+            other = naive["evaluations"]
+            other = naive["most_evaluations"] if np.isnan(other) else other
+            name = f"{system}, Tsit5, {steps} steps, error {TARGET:g}: evaluations, naive over ours"
+            goals.append(measuring.at_least(name, other / mine["evaluations"], 1))
+    return goals
+
+
+def picture(rows: list[dict], name: str, what: str, label: str) -> Figure:
+    panels = []
+    for steps in ("equal", "adaptive"):
+        for system in dict.fromkeys(row["system"] for row in rows):
+            marks = []
+            for way, words in WAYS.items():
+                for solver, colour in SHOWN.items():
+                    points = chosen(rows, system=system, solver=solver, way=way, steps=steps)
+                    points = sorted(points, key=lambda p: p[what])
+                    x, y = [np.log10(p[what]) for p in points], [p["error"] for p in points]
+                    words_too = f"{solver}, {words}"
+                    marks.append(Line(x, y, words_too, colour, dashed=way == "naive"))
+            panels.append(Panel(marks, system, label, "error", ylog=True, ylim=(1e-15, 3)))
+    caption = (
+        "Error at the end against the work for it: steps that stop at the knots or cross them."
+    )
+    return Figure(name, caption, panels, columns=3, rows=("equal steps", "adaptive steps"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=QUESTION)
+    default = measuring.RESULTS / "work_precision.json"
+    parser.add_argument("--out", type=Path, default=default, help="the JSON file to write")
+    parser.add_argument("--docs", action="store_true", help=f"write {DOCS.name} of the docs, too")
+    parser.add_argument("--tiny", action="store_true", help="one solver, without meaning")
+    options = parser.parse_args()
+    jax.config.update("jax_enable_x64", True)
+    rows = measure(TINY if options.tiny else FULL)
+    found, effort = orders(rows), efforts(rows)
+    columns = {"system": "", "solver": "", "nominal": "", "lagrax": ".2f", "naive": ".2f"}
+    print(measuring.table(found, columns))
+    columns = {"system": "", "steps": "", "way": "", "evaluations": ".0f", "ms": ".3f"}
+    columns |= {"most_evaluations": "", "least_error": ".1e"}
+    print(f"for an error of {TARGET:g} with Tsit5:", measuring.table(effort, columns), sep="\n")
+    everything = [*found, *effort, *rows]
+    measuring.write(options.out, QUESTION, everything, goals_of(found, effort))
+    image = options.out.with_suffix(".png")
+    label = "log₁₀ of the evaluations of the field"
+    work = picture(rows, "work_precision", "evaluations", label)
+    draw(work, image, *[DOCS] * options.docs)
+    timed = image.with_name(image.stem + "_time.png")
+    draw(picture(rows, "work_precision_time", "ms", "log₁₀ of the milliseconds"), timed)
+    print(f"wrote {image} and {timed}")
+
+
+if __name__ == "__main__":
+    main()

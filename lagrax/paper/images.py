@@ -1,0 +1,283 @@
+"""The paper's image classifiers: 20 models, three data sets, Adam, cross-entropy, test accuracy.
+
+A *run* is one model on one data set with one seed. A finished run is one line of JSON; tables and
+figures are made of lines alone, wherever and in whatever order they were trained.
+
+Images are floats in [0, 1] and nothing else: no normalisation, no augmentation. The data set lives
+on the device as bytes, and an epoch is one compiled program. How runs are solved (`Protocol`) was
+decided by a study, see docs/images.md.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Int32, PyTree, UInt8
+
+from .. import _machine
+from .._gradients import Checkpointed, Direct
+from ..nn import Classifier, paper_intervals, paper_model, paper_size
+from ..training import Trained, train
+from .data import Images
+
+SOLVERS = {
+    "euler": diffrax.Euler(),
+    "midpoint": diffrax.Midpoint(),
+    "bosh3": diffrax.Bosh3(),
+    "tsit5": diffrax.Tsit5(),
+    "dopri5": diffrax.Dopri5(),
+}
+
+# What the products inside the field are computed in. f32 is tf32 on NVIDIA's GPUs.
+PRECISIONS = {"f16": jnp.float16, "bf16": jnp.bfloat16, "f32": jnp.float32}
+
+# The solver of the paper's lineage, for training as it did and for counting its evaluations.
+ADAPTIVE = {
+    "solver": diffrax.Dopri5(),
+    "stepsize_controller": diffrax.PIDController(rtol=1e-3, atol=1e-3),
+}
+
+# Test images that go through a model at once; and those whose evaluations are counted.
+TEST_BATCH = 1000
+COUNTED = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class Protocol:
+    """How a model is trained and solved.
+
+    `steps` equal steps in each interval, or, where `rtol` is given, adaptive ones with that as
+    relative and absolute tolerance. `images` trains on so many of the first ones, None on all.
+    """
+
+    solver: str
+    steps: int | None = None
+    rtol: float | None = None
+    precision: str = "f16"
+    epochs: int = 30
+    batch_size: int = 256
+    learning_rate: float = 1e-3
+    images: int | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """For the model's `Flow`."""
+        solver = {"solver": SOLVERS[self.solver], "throw": False}
+        if self.rtol is not None:
+            control = diffrax.PIDController(rtol=self.rtol, atol=self.rtol)
+            return solver | {"stepsize_controller": control, "gradient": Checkpointed()}
+        return solver | {"steps": self.steps, "gradient": Direct()}
+
+    @property
+    def dtype(self) -> Any:
+        return PRECISIONS[self.precision]
+
+
+def default_protocol(model: str) -> Protocol:
+    """Some ten evaluations of the field from 0 to 1, in equal steps."""
+    intervals = paper_intervals(model)
+    if intervals == 1:
+        return Protocol("tsit5", 2)
+    return Protocol("midpoint", {2: 3, 3: 2, 5: 1}[intervals])
+
+
+class Split(NamedTuple):
+    """Images and labels on the device; `counts` says which of the last batch's count."""
+
+    images: UInt8[Array, "..."]
+    labels: Int32[Array, "..."]
+    counts: Float[Array, "..."]
+
+
+class Data(NamedTuple):
+    """A data set ready for training, the test images in batches."""
+
+    name: str
+    train: tuple[UInt8[Array, "..."], Int32[Array, "..."]]
+    test: Split
+
+
+def on_device(name: str, images: Images, protocol_images: int | None = None) -> Data:
+    """Moves a data set to the device; `protocol_images` keeps the first training images alone."""
+    used = slice(protocol_images)
+    train_set = (jnp.asarray(images.train_images[used]), jnp.asarray(images.train_labels[used]))
+    return Data(name, train_set, _in_batches(images.test_images, images.test_labels))
+
+
+def _in_batches(images: np.ndarray, labels: np.ndarray) -> Split:
+    """Filled up to whole batches by images that do not count."""
+    size = min(TEST_BATCH, len(labels))
+    more = -len(labels) % size
+    counts = np.pad(np.ones(len(labels), np.float32), (0, more))
+    images = np.concatenate([images, images[:more]])
+    labels = np.concatenate([labels, labels[:more]])
+    batches = [x.reshape(-1, size, *x.shape[1:]) for x in (images, labels, counts)]
+    return Split(*map(jnp.asarray, batches))
+
+
+# --- one run --------------------------------------------------------------------------------------
+
+
+class Run(NamedTuple):
+    dataset: str
+    model: str
+    seed: int
+    protocol: Protocol
+
+
+def train_run(run: Run, data: Data, folder: Path | None = None, **options: Any) -> dict[str, Any]:
+    """Trains a model, or goes on with it in `folder`; returns the run's line.
+
+    `options` go to `lagrax.training.train`: `progress`, `resume`, `tensorboard`.
+    """
+    protocol, per_epoch = run.protocol, -(-len(data.train[1]) // run.protocol.batch_size)
+    task = _task(run.dataset, run.model, protocol)
+    trained = train(
+        task.loss,
+        task.make,
+        data.train,
+        task.optimiser,
+        steps=protocol.epochs * per_epoch,
+        seeds=run.seed,
+        batch_size=protocol.batch_size,
+        block=per_epoch,
+        evaluate=task.evaluate,
+        test_data=data.test,
+        folder=folder,
+        config={"model": run.model, **dataclasses.asdict(protocol)},
+        **options,
+    )
+    return _line(run, data, trained, per_epoch, task.check(trained.model, data.test))
+
+
+class _Task(NamedTuple):
+    """What all seeds of a model share, so that it is compiled once."""
+
+    loss: Callable
+    make: Callable
+    optimiser: Any
+    evaluate: Callable
+    check: Callable
+
+
+@functools.cache
+def _task(dataset: str, model: str, protocol: Protocol) -> _Task:
+    make = functools.partial(
+        _make, model, dataset, compute_dtype=protocol.dtype, **protocol.options
+    )
+    counting = _make(model, dataset, key=jax.random.key(0), compute_dtype=jnp.float32, **ADAPTIVE)
+    fine = _make(model, dataset, key=jax.random.key(0), compute_dtype=jnp.float32, **_fine(model))
+
+    def evaluate(model: Classifier, test: Split) -> dict[str, Array]:
+        _, scores = jax.lax.scan(lambda _, batch: (None, _scores(model, batch)), None, test)
+        loss, hits = [jnp.sum(s) / jnp.sum(test.counts) for s in scores]
+        batch = _floats(test.images[0, :COUNTED])
+        nfe = _with_parameters_of(model, counting).flow.solve(batch).stats["num_evaluations"]
+        return {"test_loss": loss, "test_accuracy": 100 * hits, "nfe": nfe}
+
+    @eqx.filter_jit
+    def check(model: Classifier, test: Split) -> dict[str, Array]:
+        return _solver_check(model, _with_parameters_of(model, fine), test)
+
+    return _Task(_loss, make, optax.adam(protocol.learning_rate), evaluate, check)
+
+
+def _make(model: str, dataset: str, key: Any, **options: Any) -> Classifier:
+    return paper_model(model, dataset, key=key, **options)
+
+
+def _fine(model: str) -> dict[str, Any]:
+    """Steps so small that their error does not show: 60 or more evaluations in all."""
+    steps = -(-10 // paper_intervals(model))
+    return {"solver": diffrax.Tsit5(), "steps": steps, "throw": False}
+
+
+def _with_parameters_of(model: PyTree, other: PyTree) -> Any:
+    """`other`, which is solved in another way, with the parameters of `model`."""
+    return jax.tree.unflatten(jax.tree.structure(other), jax.tree.leaves(model))
+
+
+def _floats(images: UInt8[Array, "..."]) -> Float[Array, "..."]:
+    return images.astype(jnp.float32) / 255
+
+
+def _loss(model: Classifier, batch: tuple[Array, Array]) -> Float[Array, " batch"]:
+    images, labels = batch
+    return optax.softmax_cross_entropy_with_integer_labels(model(_floats(images)), labels)
+
+
+def _scores(model: Classifier, batch: Split) -> tuple[Array, Array]:
+    """Summed loss and number of hits."""
+    logits = model(_floats(batch.images))
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch.labels)
+    hits = jnp.argmax(logits, axis=-1) == batch.labels
+    return jnp.sum(losses * batch.counts), jnp.sum(hits * batch.counts)
+
+
+def _solver_check(model: Classifier, fine: Classifier, test: Split) -> dict[str, Array]:
+    """Does the model depend on the steps it was trained with? Its accuracy with fine steps, and how
+    far its final states are from theirs, relative to the way these have come."""
+
+    def one(_, batch):
+        x = _floats(batch.images)
+        coarse, true = model.flow(x), fine.flow(x)
+        hits = jnp.argmax(fine.head(true), axis=-1) == batch.labels
+        start = jnp.pad(x, [(0, 0)] * 3 + [(0, true.shape[-1] - x.shape[-1])])
+        squares = [jnp.sum(d**2, axis=(1, 2, 3)) for d in (coarse - true, true - start)]
+        return None, [jnp.sum(x * batch.counts) for x in (hits, *squares)]
+
+    _, sums = jax.lax.scan(one, None, test)
+    hits, error, way = [jnp.sum(s) for s in sums]
+    return {
+        "fine_accuracy": 100 * hits / jnp.sum(test.counts),
+        "solver_error": jnp.sqrt(error / way),
+    }
+
+
+def _line(
+    run: Run, data: Data, trained: Trained, per_epoch: int, check: dict[str, Array]
+) -> dict[str, Any]:
+    """A finished run, as its line of JSON says it."""
+    protocol, metrics = run.protocol, trained.metrics
+    losses = metrics["loss"].values.reshape(protocol.epochs, per_epoch)
+    # The last batch of an epoch is smaller.
+    sizes = np.full(per_epoch, protocol.batch_size)
+    sizes[-1] = len(data.train[1]) - (per_epoch - 1) * protocol.batch_size
+    machine = _machine.describe()
+    return {
+        "dataset": run.dataset,
+        "model": run.model,
+        "seed": run.seed,
+        "epochs": protocol.epochs,
+        "train_loss": _rounded(np.average(losses, axis=1, weights=sizes), 5),
+        "test_loss": _rounded(metrics["test_loss"].values, 5),
+        "test_accuracy": _rounded(metrics["test_accuracy"].values, 3),
+        "nfe": [int(n) for n in metrics["nfe"].values],
+        **{name: float(f"{float(value):.5g}") for name, value in check.items()},
+        **paper_size(run.model, run.dataset),
+        "solver": protocol.solver,
+        "steps": protocol.steps,
+        "rtol": protocol.rtol,
+        "precision": protocol.precision,
+        "seconds": round(trained.seconds, 2),
+        "device": machine["device"],
+        "versions": machine["versions"] | {"commit": machine["commit"]},
+        "protocol": {
+            "optimiser": "adam",
+            "learning_rate": protocol.learning_rate,
+            "batch_size": protocol.batch_size,
+            "training_images": len(data.train[1]),
+        },
+    }
+
+
+def _rounded(values: np.ndarray, digits: int) -> list[float]:
+    return [round(float(v), digits) for v in values]

@@ -1,5 +1,6 @@
 # make demo      train four models on the population equation in a minute, and report
 # make reproduce the paper's laptop experiments in full, and report
+# make bench     measure speed against other libraries, in an environment of its own
 # make test      the tests, with coverage
 # make test-all  the tests, the slow ones included
 # make lint      style; make types: static types
@@ -16,7 +17,11 @@ READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --cov
 
-.PHONY: demo reproduce test test-all lint types clean
+BENCH := .venv-bench
+BENCH_READY := $(BENCH)/.ready
+QUESTIONS := population_step ndde_step throughput work_precision gradient_cost hold_split
+
+.PHONY: demo reproduce bench test test-all lint types clean
 .DEFAULT_GOAL := test
 
 demo: $(READY)
@@ -24,6 +29,10 @@ demo: $(READY)
 
 reproduce: $(READY)
 	@$(BIN)/lagrax reproduce all
+
+bench: $(BENCH_READY)
+	@for question in $(QUESTIONS); do $(BENCH)/bin/python benchmarks/$$question.py || exit 1; done
+	@$(BENCH)/bin/python benchmarks/table.py
 
 test: $(READY)
 	@$(PYTEST)
@@ -46,6 +55,14 @@ $(READY): pyproject.toml requirements.lock
 	@$(PIP) install -c requirements.lock --no-build-isolation -e '.[all,dev]'
 	@touch $@
 
+$(BENCH_READY): pyproject.toml requirements.lock benchmarks/requirements.txt
+	@echo "Installing lagrax and what it is compared with in $(BENCH) (a few minutes the first time)"
+	@$(PYTHON) -m venv $(BENCH)
+	@$(BENCH)/bin/python -m pip --disable-pip-version-check -qq install -c requirements.lock hatchling
+	@$(BENCH)/bin/python -m pip --disable-pip-version-check -qq install -c requirements.lock \
+	    --no-build-isolation -r benchmarks/requirements.txt -e '.[train,plot]'
+	@touch $@
+
 clean:
-	@rm -rf $(VENV) build dist .coverage .coverage.* htmlcov .pytest_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) $(BENCH) build dist .coverage .coverage.* htmlcov .pytest_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

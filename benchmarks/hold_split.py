@@ -20,23 +20,18 @@ Run it with `python benchmarks/hold_split.py` (a minute); it prints the table an
 """
 
 import argparse
-import json
-import platform
-import statistics
-import time
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from measuring import RESULTS, at_least, milliseconds, table, write
 
 import lagrax
 from lagrax.nn import MLP
 
 QUESTION = "What does hold(history) save in a training step?"
-RESULTS = Path(__file__).parent / "results" / "hold_split.json"
 WAYS = {"Direct": lagrax.Direct(), "Checkpointed": lagrax.Checkpointed()}
 
 
@@ -51,12 +46,11 @@ class Size:
     intervals: int
     steps: int
     use_bias: bool
-    calls: int  # in one timing, so that it lasts some ten milliseconds
 
 
 SIZES = {
-    "population": Size(1, 1, (10, 10), 100, 3, 10, False, 10),
-    "wide": Size(32, 5, (128, 128), 256, 5, 4, True, 1),
+    "population": Size(1, 1, (10, 10), 100, 3, 10, False),
+    "wide": Size(32, 5, (128, 128), 256, 5, 4, True),
 }
 
 
@@ -93,14 +87,6 @@ def make_step(size: Size, gradient):
     return eqx.filter_jit(eqx.filter_value_and_grad(loss))
 
 
-def seconds(step, *arguments, calls: int) -> float:
-    start = time.perf_counter()
-    for _ in range(calls):
-        answer = step(*arguments)
-    jax.block_until_ready(answer)
-    return (time.perf_counter() - start) / calls
-
-
 def compare(name: str, way: str, repeats: int) -> dict:
     size = SIZES[name]
     mkey, ykey, tkey = jax.random.split(jax.random.key(0), 3)
@@ -110,26 +96,11 @@ def compare(name: str, way: str, repeats: int) -> dict:
         jax.random.normal(tkey, (size.intervals + 1, size.batch, size.channels)),
     )
     step = make_step(size, WAYS[way])
-    split, joined = (step, mlp, *data), (step, Concatenated(mlp), *data)
-    check_equal(step(mlp, *data), step(Concatenated(mlp), *data))
-    times = {"split": [], "joined": []}
-    # Alternating, so that whatever else the machine does meets both alike.
-    for i in range(repeats):
-        pair = [("split", split), ("joined", joined)]
-        for form, arguments in pair if i % 2 == 0 else reversed(pair):
-            times[form].append(seconds(*arguments, calls=size.calls))
-    ratios = [j / s for j, s in zip(times["joined"], times["split"], strict=True)]
-    quarters = statistics.quantiles(ratios, n=4)
-    return {
-        "model": name,
-        "gradient": way,
-        "split_ms": round(1e3 * statistics.median(times["split"]), 3),
-        "joined_ms": round(1e3 * statistics.median(times["joined"]), 3),
-        "ratio": round(statistics.median(ratios), 3),
-        "ratio_quartiles": [round(quarters[0], 3), round(quarters[2], 3)],
-        "repeats": repeats,
-        "calls_a_repeat": size.calls,
-    }
+    calls = {"split": lambda: step(mlp, *data), "joined": lambda: step(Concatenated(mlp), *data)}
+    check_equal(*(call() for call in calls.values()))
+    ms = milliseconds(calls, repeats=repeats)
+    row = {"model": name, "gradient": way, "repeats": repeats}
+    return row | {f"{form}_ms": ms[form] for form in ms} | {"ratio": ms["joined"] / ms["split"]}
 
 
 def check_equal(split, joined) -> None:
@@ -140,59 +111,20 @@ def check_equal(split, joined) -> None:
             raise AssertionError(f"the forms differ by {jnp.max(jnp.abs(a - b))}")
 
 
-def hardware() -> dict:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return {
-        "cpu": models[0] if models else platform.processor(),
-        "cores": len(models),
-        "device": jax.devices()[0].device_kind,
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=QUESTION)
-    parser.add_argument("--repeats", type=int, default=60)
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--tiny", action="store_true", help="one repeat, without meaning")
+    parser.add_argument("--out", type=Path, default=RESULTS / "hold_split.json")
     options = parser.parse_args()
-    rows = []
-    print(f"{'model':12} {'gradient':13} {'split':>9} {'joined':>9}  joined / split (quartiles)")
-    for name in SIZES:
-        for way in WAYS:
-            row = compare(name, way, options.repeats)
-            rows.append(row)
-            print(
-                f"{name:12} {way:13} {row['split_ms']:6.2f} ms {row['joined_ms']:6.2f} ms  "
-                f"{row['ratio']:.2f} ({row['ratio_quartiles'][0]:.2f} to "
-                f"{row['ratio_quartiles'][1]:.2f})",
-                flush=True,
-            )
+    repeats = 1 if options.tiny else 40
+    rows = [compare(name, way, repeats) for name in SIZES for way in WAYS]
+    columns = {"model": "", "gradient": "", "split_ms": ".2f", "joined_ms": ".2f", "ratio": ".2f"}
+    print(table(rows, columns))
     goals = [
-        {
-            "name": f"joined / split, wide, {row['gradient']}",
-            "value": row["ratio"],
-            "goal": ">= 1.0",
-            "met": row["ratio"] >= 1.0,
-        }
+        at_least(f"{row['model']}, {row['gradient']}: joined over split, in time", row["ratio"], 1)
         for row in rows
-        if row["model"] == "wide"
     ]
-    report = {
-        "question": QUESTION,
-        "hardware": hardware(),
-        "versions": {
-            "python": platform.python_version(),
-            **{name: version(name) for name in ("jax", "diffrax", "equinox")},
-            "lagrax": lagrax.__version__,
-        },
-        "rows": rows,
-        "goals": goals,
-    }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    for goal in goals:
-        print(f"{goal['name']}: {goal['value']:.2f}, {'met' if goal['met'] else 'not met'}")
-    print(f"Wrote {options.out}")
+    write(options.out, QUESTION, rows, goals)
 
 
 if __name__ == "__main__":

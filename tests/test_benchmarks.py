@@ -1,0 +1,59 @@
+"""What the benchmarks wrote is whole, and their page says what their numbers say."""
+
+import importlib.util
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+ANSWERS = sorted((BENCHMARKS / "results").glob("*.json"))
+# Those that a laptop can run; the others need a GPU.
+SCRIPTS = sorted(p.stem for p in BENCHMARKS.glob("*.py") if "QUESTION" in p.read_text())
+
+
+@pytest.fixture
+def table():
+    spec = importlib.util.spec_from_file_location("table", BENCHMARKS / "table.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("path", ANSWERS, ids=lambda p: p.stem)
+def test_an_answer_is_whole(path):
+    answer = json.loads(path.read_text(encoding="utf-8"))
+    assert answer["question"].endswith("?")
+    assert isinstance(answer["hardware"], str)
+    assert {"jax", "python"} <= answer["versions"].keys()
+    assert answer["rows"]
+    assert answer["goals"]
+    for goal in answer["goals"]:
+        value, bar = goal["value"], goal["goal"]
+        assert math.isfinite(value), goal
+        better = {"higher": value >= bar, "lower": value <= bar}
+        assert goal["met"] == better[goal["better"]], goal
+
+
+def test_the_page_is_that_of_the_numbers(table):
+    assert (BENCHMARKS / "results/README.md").read_text(encoding="utf-8") == table.page(
+        BENCHMARKS / "results"
+    )
+
+
+def test_every_script_has_an_answer():
+    assert set(SCRIPTS) <= {path.stem for path in ANSWERS}
+    assert len(SCRIPTS) >= 7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_runs(name, tmp_path):
+    """With or without the libraries it compares with."""
+    out = tmp_path / f"{name}.json"
+    command = [sys.executable, BENCHMARKS / f"{name}.py", "--tiny", "--out", out]
+    subprocess.run(command, check=True, timeout=600, capture_output=True)
+    assert json.loads(out.read_text(encoding="utf-8"))["rows"]

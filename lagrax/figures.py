@@ -80,7 +80,8 @@ class Points:
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-    """One pair of axes. `equal` gives both axes the same scale; `ylim` fixes the vertical one."""
+    """One pair of axes. `equal` gives both axes the same scale, `xlog` and `ylog` a
+    logarithmic one; `xlim` and `ylim` fix their ranges."""
 
     marks: Sequence[Line | Points]
     title: str = ""
@@ -90,10 +91,13 @@ class Panel:
     equal: bool = False
     xlim: Range | None = None
     ylim: Range | None = None
+    xlog: bool = False
 
     def __post_init__(self):
-        if self.ylog and self.ylim is not None and min(self.ylim) <= 0:
-            raise ValueError(f"A logarithmic axis needs a positive `ylim`, not {self.ylim}.")
+        for log, name in ((self.xlog, "xlim"), (self.ylog, "ylim")):
+            limits = getattr(self, name)
+            if log and limits is not None and min(limits) <= 0:
+                raise ValueError(f"A logarithmic axis needs a positive `{name}`, not {limits}.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,6 +178,7 @@ _EXPECTED = {
     "title": _TEXT,
     "xlabel": _TEXT,
     "ylabel": _TEXT,
+    "xlog": _YES_OR_NO,
     "ylog": _YES_OR_NO,
     "equal": _YES_OR_NO,
     "xlim": _LIST,
@@ -273,7 +278,9 @@ def _ranges(figure: Figure) -> Iterator[tuple[Range | None, Range | None]]:
     for row in rows(figure):
         for panel in row:
             marks = [mark for other in (row if figure.share_y else [panel]) for mark in other.marks]
-            x = panel.xlim or _around(_values(marks if panel.equal else panel.marks, "x"))
+            x = panel.xlim or _around(
+                _values(marks if panel.equal else panel.marks, "x"), panel.xlog
+            )
             y = panel.ylim or _vertical_range(marks, panel.ylog)
             free = panel.xlim is None and panel.ylim is None
             yield _square(x, y) if panel.equal and free else (x, y)
@@ -294,11 +301,13 @@ def _vertical_range(marks: Sequence[Mark], log: bool) -> Range | None:
     curves = curves[curves > 0]
     # A band that nearly reaches zero would press its curve to the top of a logarithmic axis.
     floors = floors[floors > 0.1 * curves.min(initial=np.inf)]
-    exponents = _around(np.log10(np.concatenate([curves, floors])))
-    return None if exponents is None else (10 ** exponents[0], 10 ** exponents[1])
+    return _around(np.concatenate([curves, floors]), log)
 
 
-def _around(values: Float[np.ndarray, " n"]) -> Range | None:
+def _around(values: Float[np.ndarray, " n"], log: bool = False) -> Range | None:
+    if log:
+        exponents = _around(np.log10(values[values > 0]))
+        return None if exponents is None else (10 ** exponents[0], 10 ** exponents[1])
     if not values.size:
         return None
     bottom, top = float(values.min()), float(values.max())
@@ -366,6 +375,7 @@ def _on_paper(figure: Figure) -> "matplotlib.figure.Figure":
 def _draw_panel(
     axes: "matplotlib.axes.Axes", panel: Panel, x_range: Range | None, y_range: Range | None
 ) -> None:
+    axes.set_xscale("log" if panel.xlog else "linear")
     axes.set_yscale("log" if panel.ylog else "linear")
     for mark in panel.marks:
         axes.add_line(_artist(mark, mark.x, mark.y))
@@ -539,13 +549,12 @@ def _plotly_layout(panel: Panel, x_range: Range | None, y_range: Range | None) -
         return {"title": title, "automargin": True, "zeroline": False, "nticks": 6} | more
 
     x, y = axis(panel.xlabel), axis(panel.ylabel)
-    if panel.ylog:
-        # Plotly enlarges powers of ten.
-        y |= {"type": "log", "exponentformat": "power", "tickfont": {"size": 9}}
-    if x_range is not None:
-        x["range"] = [float(end) for end in x_range]
-    if y_range is not None:
-        y["range"] = [math.log10(end) if panel.ylog else float(end) for end in y_range]
+    for one, log, limits in ((x, panel.xlog, x_range), (y, panel.ylog, y_range)):
+        if log:
+            # Plotly enlarges powers of ten.
+            one |= {"type": "log", "exponentformat": "power", "tickfont": {"size": 9}}
+        if limits is not None:
+            one["range"] = [math.log10(end) if log else float(end) for end in limits]
     if panel.equal:
         y |= {"scaleanchor": "x", "constrain": "domain"}
         x |= {"constrain": "domain"}

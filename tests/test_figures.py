@@ -209,6 +209,8 @@ def test_ranges():
     assert y == pytest.approx((10**-2.1, 10**0.1))
     [(_, y)] = figures._ranges(plain([0, 1], [-1.0, 0.0], ylog=True))
     assert y is None
+    [(x, _)] = figures._ranges(plain([0, 1, 100], [0.0, 1.0, 2.0], xlog=True))
+    assert x == pytest.approx((10**-0.1, 10**2.1))
     assert list(figures._ranges(plain([], []))) == [(None, None)]
     [(x, y)] = figures._ranges(plain([0, 10], [3.0, 3.0], equal=True))
     assert x == pytest.approx((-0.5, 10.5))
@@ -258,6 +260,13 @@ def test_plotly_equal_axes_and_limits():
     assert layout["xaxis"]["range"] == [0, 2]
     assert layout["yaxis"]["range"] == [0, 3]
     assert "range" not in figures.plotly_panels(plain([], []))[0]["layout"]["xaxis"]
+    layout = figures.plotly_panels(plain([1, 10], [0, 1], xlog=True, xlim=(0.1, 100.0)))[0][
+        "layout"
+    ]
+    assert layout["xaxis"]["type"] == "log"
+    assert layout["xaxis"]["range"] == pytest.approx([-1, 2])
+    drawing = on_paper(plain([1, 10], [0, 1], xlog=True))
+    assert drawing.axes[0].get_xscale() == "log"
 
 
 def test_band_where_there_is_nothing_to_show():

@@ -47,6 +47,35 @@ def at_most(name: str, value: float, goal: float) -> dict[str, Any]:
     return {"name": name, "value": value, "goal": goal, "met": value <= goal, "better": "lower"}
 
 
+def fastest_as_accurate(
+    rows: list[dict], row: dict, *, floor: float, time: str = "ms"
+) -> dict[str, Any] | None:
+    """Of lagrax's rows on the same problem, the fastest whose error is not above that of `row`.
+    Rounding does not decide: errors count as equal within 5 % and below `floor`."""
+    limit = 1.05 * max(row["error"], floor)
+    own = [r for r in rows if r["library"] == "lagrax" and r["problem"] == row["problem"]]
+    accurate = [r for r in own if time in r and max(r["error"], floor) <= limit]
+    return min(accurate, key=lambda r: r[time], default=None)
+
+
+def torch_threads(call: Callable[[], Any]) -> int:
+    """How many threads, one or all, let PyTorch do `call` faster. It is left with so many."""
+    import torch
+
+    def of(threads):
+        def limited():
+            torch.set_num_threads(threads)
+            return call()
+
+        return limited
+
+    choices = {str(n): of(n) for n in sorted({1, os.cpu_count() or 1})}
+    times = milliseconds(choices, repeats=7, seconds=0.0)
+    best = int(min(times, key=lambda n: times[n]))
+    torch.set_num_threads(best)
+    return best
+
+
 def hardware() -> str:
     device = jax.devices()[0]
     if device.platform != "cpu":

@@ -6,7 +6,30 @@ interval. Hutchinson's equation x' = 1.8 x (1 - x(t - 1)) over 20 units: lagrax 
 set so that the largest error at any knot is just below 1e-4, against the exact solution
 (Hutchinson's: scipy at 1e-12), and that error is measured along.
 
-RESULT
+Two cores of an AMD EPYC, not otherwise idle; Python 3.11, JAX 0.10.2, diffrax 0.7.2. Medians of
+five timings (three for scipy and jitcdde) in one run; the run before it gave the ratios of diffrax
+to lagrax within 20 % of these. Seconds for 100,000 trajectories, each in its best layout:
+
+    population, 100 intervals           float64   float32
+    lagrax, adaptive                       0.15     0.094
+    lagrax, 2 steps an interval            0.17     0.081
+    diffrax, adaptive                      0.42     0.29
+    diffrax, 2 steps an interval           0.23     0.14
+    scipy, 10,000 as one state *           0.74
+    scipy, one after the other *           1560
+    Hutchinson, 20 intervals
+    lagrax, 4 steps an interval *          0.46
+    lagrax, adaptive *                     7.3
+    jitcdde, 50 in one system *              17
+    jitcdde, one after the other *          117
+
+    * extrapolated: from 10,000 trajectories (lagrax, scipy as one state), 10 (scipy), 50 (jitcdde)
+
+Time grows in proportion to trajectories and intervals (slopes 1.00 and 0.98 on logarithmic axes). A
+trajectory stops getting cheaper at about 1000. XLA counts 155 kB that its kernels move for it; with
+1000 at a time they come from the caches, at 96 GB/s. Main memory streams 27 GB/s: as one state of
+10,000 or more the solve moves 36 to 49 GB/s, twice as slow, so solve large batches in chunks
+(`jax.lax.map` over 1000 trajectories at a time).
 
 Run it with `.venv-bench/bin/python benchmarks/throughput.py` (three minutes). It prints the tables
 and the goals, and writes results/throughput.json and a picture beside it. A row whose package is
@@ -36,11 +59,13 @@ RATE, INTERVALS = 2.0, 100
 LAG_RATE, LAG_INTERVALS = 1.8, 20
 ERROR = 1e-4
 CHUNK = 1000
-LAYOUTS = ("one state", f"chunks of {CHUNK}", "vmapped")
-# The loosest of 1e-3, 3e-4, 1e-4, ... that stay below ERROR, and the fewest equal steps.
+CHUNKS = {f"chunks of {n}": n for n in (CHUNK, 5 * CHUNK)}  # diffrax likes larger ones in float32
+LAYOUTS = ("one state", *CHUNKS, "vmapped")
+# The loosest of 1e-3, 3e-4, 1e-4, ... with which the best layout of each stays below ERROR, and the
+# fewest equal steps.
 STEPS, LAG_STEPS = 2, 4
 TOLERANCES = {"lagrax": 1e-4, "diffrax": 3e-5, "scipy": 1e-4, "lagrax, lag": 3e-6, "jitcdde": 1e-6}
-ALONE = 1e-7  # for jitcdde with one trajectory at a time
+ALONE = 3e-7  # for jitcdde with one trajectory at a time
 
 
 @dataclass(frozen=True)
@@ -65,7 +90,7 @@ FULL = Size(
     (1, 10, 100, 1000, 10_000, 30_000, 100_000, 300_000),
     (10, 30, 100, 300, 1000),
     2**24,
-    7,
+    5,
 )
 TINY = Size(CHUNK, CHUNK, 10, 1, 2, (1, 10, CHUNK), (10, 20), 2**16, 1)
 
@@ -142,7 +167,8 @@ def laid_out(solve: Callable, layout: str) -> Callable:
         return jax.jit(solve)
     if layout == "vmapped":
         return jax.jit(jax.vmap(solve))
-    return jax.jit(lambda x0: jax.lax.map(solve, x0.reshape(-1, min(CHUNK, x0.shape[0]))))
+    chunk = CHUNKS[layout]
+    return jax.jit(lambda x0: jax.lax.map(solve, x0.reshape(-1, min(chunk, x0.shape[0]))))
 
 
 def by_knot(knots: jax.Array, layout: str) -> np.ndarray:
@@ -248,7 +274,7 @@ def held_rows(size: Size) -> list[dict]:
         reference = exact(np.asarray(x0))
         for package, solve in (("lagrax", ours), ("diffrax", plain_diffrax)):
             for stepping in ("fixed", "adaptive"):
-                for layout in LAYOUTS if dtype == "float64" else LAYOUTS[1:2]:
+                for layout in LAYOUTS if dtype == "float64" else CHUNKS:
                     knots = partial(solve, adaptive=stepping == "adaptive")
                     row = {"equation": "population", "program": package, "steps": stepping}
                     row |= {"dtype": dtype, "layout": layout}
@@ -416,6 +442,11 @@ def goals_of(rows: list[dict], scaling: list[dict]) -> list[dict]:
     return out
 
 
+def whole_decades(rows: list[dict]) -> tuple[float, float]:
+    exponents = np.log10([row["us_each"] for row in rows])
+    return float(10 ** np.floor(min(exponents))), float(10 ** np.ceil(max(exponents)))
+
+
 def picture(scaling: list[dict], facts: dict) -> Figure:
     def line(against, layout, key, **style):
         found = chosen(scaling, against=against, layout=layout)
@@ -430,12 +461,19 @@ def picture(scaling: list[dict], facts: dict) -> Figure:
         [
             line("trajectories", LAYOUTS[0], "number", colour="orange"),
             line("trajectories", LAYOUTS[1], "number"),
-            Line(ends, [streamed] * 2, "its traffic at the speed of memory", "grey", dashed=True),
+            Line(
+                ends,
+                [streamed] * 2,
+                "the bytes it moves, at the speed of main memory",
+                "grey",
+                dashed=True,
+            ),
         ],
         f"{INTERVALS} intervals",
         "log₁₀ of the number of trajectories",
         "µs a trajectory",
         ylog=True,
+        ylim=whole_decades(chosen(scaling, against="trajectories")),
     )
     intervals = Panel(
         [
@@ -452,6 +490,7 @@ def picture(scaling: list[dict], facts: dict) -> Figure:
         "log₁₀ of the number of intervals",
         "µs a trajectory",
         ylog=True,
+        ylim=whole_decades(chosen(scaling, against="intervals")),
     )
     caption = "What one trajectory of the population equation costs: Tsit5, equal steps, float64."
     return Figure("throughput", caption, [trajectories, intervals], columns=2)

@@ -10,7 +10,35 @@ Population (a = 3.2), a held oscillator (omega = 3) and Hutchinson's equation (a
 each as one state, over 4.7 units of time with a delay of one, float64; the largest error of the
 five against the exact solution.
 
-RESULT
+Two cores of an AMD EPYC, not otherwise idle; Python 3.11, JAX 0.10.2, diffrax 0.7.2. Errors,
+evaluations and orders are the same in every run (three were made). Observed orders, equal steps:
+
+    solver (order)  population         held oscillator    Hutchinson, a lag
+                    lagrax    naive    lagrax    naive    lagrax    naive
+    Euler (1)         1.02     0.99      1.04     1.02      0.99     1.00
+    Heun (2)          1.98     0.65      2.01     1.21      2.01     2.02
+    Midpoint (2)      1.98     1.10      2.01     1.18      2.05     1.99
+    Ralston (2)       1.98     1.17      2.01     1.46      2.04     1.96
+    Bosh3 (3)         3.16     1.72      3.01     1.00      3.01     1.97
+    Tsit5 (5)         5.63     0.76      5.15     0.58      3.98     1.75
+    Dopri5 (5)        5.31     0.61      5.06     0.55      4.86     1.39
+    Dopri8 (8)       10.30     0.95      8.99     1.71      6.64     1.83
+
+Evaluations of the field for an error of 1e-8 with Tsit5:
+
+    steps, way          population  held oscillator  Hutchinson, a lag
+    equal, lagrax             1010              828                306
+    equal, naive        not by 61441     not by 61441            21004
+    adaptive, lagrax           807              852                337
+    adaptive, naive           3670             2942                846
+    adaptive, jump_ts          844              826                379
+
+So: full order on held equations, where steps across the knots leave order one or less, whatever the
+solver. Adaptive steps find the knots by rejection, at 2.5 to 4.5 times the evaluations with Tsit5;
+of order two or three they lose nothing (Heun is even better off on the population). With jump_ts
+diffrax is as good as lagrax, but it needs the held states beforehand. The one goal missed is Tsit5
+with a lag: its error drops faster than its order up to 16 steps an interval and makes up for it
+afterwards (4.6 from 48 to 64 steps, 4.9 from 64 to 96).
 
 Run it with `.venv-bench/bin/python benchmarks/work_precision.py` (three minutes). It prints the
 orders and the goals and writes results/work_precision.json, pictures beside it, and with `--docs`
@@ -271,8 +299,8 @@ def orders(rows: list[dict]) -> list[dict]:
     return out
 
 
-def needed(points: list[dict], what: str) -> float:
-    """How much of `what` the error TARGET takes, between the points around it; NaN if it is never
+def needed(points: list[dict], what: str) -> float | None:
+    """How much of `what` the error TARGET takes, between the points around it; None if it is never
     reached."""
     points = sorted(points, key=lambda p: p["evaluations"])
     for before, after in itertools.pairwise(points):
@@ -280,7 +308,7 @@ def needed(points: list[dict], what: str) -> float:
             errors = np.log([after["error"], before["error"]])
             amounts = np.log([after[what], before[what]])
             return float(np.exp(np.interp(np.log(TARGET), errors, amounts)))
-    return float("nan")
+    return None
 
 
 def efforts(rows: list[dict]) -> list[dict]:
@@ -311,10 +339,10 @@ def goals_of(found: list[dict], effort: list[dict]) -> list[dict]:
             both = {way: chosen(effort, system=system, steps=steps, way=way) for way in WAYS}
             (mine,), (naive,) = both["lagrax"], both["naive"]
             # Where the naive way does not arrive, what it took in vain is the least it needs.
-            other = naive["evaluations"]
-            other = naive["most_evaluations"] if np.isnan(other) else other
+            other = naive["evaluations"] or naive["most_evaluations"]
+            arrived = mine["evaluations"] or float("nan")
             name = f"{system}, Tsit5, {steps} steps, error {TARGET:g}: evaluations, naive over ours"
-            goals.append(measuring.at_least(name, other / mine["evaluations"], 1))
+            goals.append(measuring.at_least(name, other / arrived, 1))
     return goals
 
 
@@ -326,11 +354,13 @@ def picture(rows: list[dict], name: str, what: str, label: str) -> Figure:
             for way, words in WAYS.items():
                 for solver, colour in SHOWN.items():
                     points = chosen(rows, system=system, solver=solver, way=way, steps=steps)
-                    points = sorted(points, key=lambda p: p[what])
+                    points = sorted(points, key=lambda p: p["evaluations"])
                     x, y = [np.log10(p[what]) for p in points], [p["error"] for p in points]
                     words_too = f"{solver}, {words}"
                     marks.append(Line(x, y, words_too, colour, dashed=way == "naive"))
-            panels.append(Panel(marks, system, label, "error", ylog=True, ylim=(1e-15, 3)))
+            panels.append(
+                Panel(marks, system, label, "error at the end", ylog=True, ylim=(1e-13, 3))
+            )
     caption = (
         "Error at the end against the work for it: steps that stop at the knots or cross them."
     )

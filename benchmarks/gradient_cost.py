@@ -268,18 +268,18 @@ def line(rows: list[dict], way: str, x: str, y: str) -> Line:
 
 def points_of(rows: list[dict], way: str, x: str, y: str) -> tuple[list[float], list[float]]:
     points = sorted([row for row in chosen(rows, way=way) if y in row], key=lambda row: row[x])
-    return [float(np.log10(row[x])) for row in points], [row[y] for row in points]
+    return [row[x] for row in points], [row[y] for row in points]
 
 
 def picture(rows: list[dict], errors: list[dict], size: Size) -> Figure:
     over_intervals = chosen(rows, steps=size.at_steps)
     over_steps = chosen(rows, intervals=size.at_intervals)
     in_float64 = chosen(errors, dtype="float64")
-    intervals, steps = "log₁₀ of the number of intervals", "log₁₀ of the steps in each interval"
+    intervals, steps = "number of intervals", "steps in each interval"
 
     def panel(rows, x, y, title, xlabel, ylabel):
         marks = [line(rows, way, x, y) for way in (*WAYS, PEER)]
-        return Panel(marks, title, xlabel, ylabel, ylog=True)
+        return Panel(marks, title, xlabel, ylabel, xlog=True, ylog=True)
 
     # Dots, as the two errors are all but the same.
     errors_of = [
@@ -291,7 +291,7 @@ def picture(rows: list[dict], errors: list[dict], size: Size) -> Figure:
         panel(over_intervals, "intervals", "mb", each, intervals, "memory, MB"),
         panel(over_steps, "steps", "mb", all_of, steps, "memory, MB"),
         panel(over_steps, "steps", "ms", all_of, steps, "time, ms"),
-        Panel(errors_of, f"{all_of}, float64", steps, "relative error", ylog=True),
+        Panel(errors_of, f"{all_of}, float64", steps, "relative error", xlog=True, ylog=True),
     ]
     return Figure("gradient_cost", "What a gradient costs, and its error.", panels, columns=2)
 

@@ -214,7 +214,8 @@ def torchdde_calls(options: dict, problem: Problem) -> tuple[Callable, Callable]
 
     def both():
         ys = solution()
-        return torch.autograd.grad(torch.mean((ys - target) ** 2), parameters), ys.detach()
+        gradient = torch.autograd.grad(torch.mean((ys - target) ** 2), parameters)
+        return [g.detach() for g in gradient], ys.detach()
 
     return forward, both
 
@@ -296,6 +297,16 @@ def flat(arrays) -> np.ndarray:
     return np.concatenate([np.ravel(np.asarray(a, np.float64)) for a in arrays])
 
 
+def errors(answer: tuple, problem: Problem) -> dict[str, float]:
+    """The largest error of the solution, and that of the gradient relative to its length."""
+    gradient, ys = answer
+    off = np.linalg.norm(flat(gradient) - problem.gradient)
+    return {
+        "error": float(np.max(np.abs(np.asarray(ys) - problem.solution))),
+        "gradient_error": float(off / np.linalg.norm(problem.gradient)),
+    }
+
+
 def measure(size: Size) -> list[dict]:
     rows, calls, number = [], {}, None if size.everything else 1
     problems = make_problems(size)
@@ -311,21 +322,10 @@ def measure(size: Size) -> list[dict]:
         for library, (programs, make) in libraries.items():
             for program, options in list(programs.items())[:number]:
                 forward, both = make(options, problem)
-                gradient, ys = both()
-                off = flat(gradient) - problem.gradient
                 calls[len(rows), "forward_ms"] = forward
                 calls[len(rows), "gradient_ms"] = both
-                rows.append(
-                    {
-                        "problem": name,
-                        "library": library,
-                        "program": program,
-                        "error": float(np.max(np.abs(np.asarray(ys) - problem.solution))),
-                        "gradient_error": float(
-                            np.linalg.norm(off) / np.linalg.norm(problem.gradient)
-                        ),
-                    }
-                )
+                row = {"problem": name, "library": library, "program": program}
+                rows.append(row | errors(both(), problem))
     times = measuring.milliseconds(calls, repeats=size.repeats, seconds=size.seconds)
     for (i, what), ms in times.items():
         rows[i][what] = ms

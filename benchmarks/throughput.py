@@ -450,11 +450,11 @@ def whole_decades(rows: list[dict]) -> tuple[float, float]:
 def picture(scaling: list[dict], facts: dict) -> Figure:
     def line(against, layout, key, **style):
         found = chosen(scaling, against=against, layout=layout)
-        x, y = [np.log10(r[key]) for r in found], [r["us_each"] for r in found]
+        x, y = [r[key] for r in found], [r["us_each"] for r in found]
         return Line(x, y, layout, **style)
 
     streamed = facts["bytes_each"] / facts["bandwidth_gb_a_second"] / 1e3
-    ends = np.log10([chosen(scaling, against="trajectories")[i]["number"] for i in (0, -1)])
+    ends = [chosen(scaling, against="trajectories")[i]["number"] for i in (0, -1)]
     first, *_, last = chosen(scaling, against="intervals")
     straight = np.array([first["intervals"], last["intervals"]])
     trajectories = Panel(
@@ -470,8 +470,9 @@ def picture(scaling: list[dict], facts: dict) -> Figure:
             ),
         ],
         f"{INTERVALS} intervals",
-        "log₁₀ of the number of trajectories",
+        "number of trajectories",
         "µs a trajectory",
+        xlog=True,
         ylog=True,
         ylim=whole_decades(chosen(scaling, against="trajectories")),
     )
@@ -479,7 +480,7 @@ def picture(scaling: list[dict], facts: dict) -> Figure:
         [
             line("intervals", LAYOUTS[1], "intervals"),
             Line(
-                np.log10(straight),
+                straight,
                 last["us_each"] * straight / last["intervals"],
                 "proportional",
                 "green",
@@ -487,8 +488,9 @@ def picture(scaling: list[dict], facts: dict) -> Figure:
             ),
         ],
         f"{last['number']} trajectories",
-        "log₁₀ of the number of intervals",
+        "number of intervals",
         "µs a trajectory",
+        xlog=True,
         ylog=True,
         ylim=whole_decades(chosen(scaling, against="intervals")),
     )

@@ -355,11 +355,13 @@ def picture(rows: list[dict], name: str, what: str, label: str) -> Figure:
                 for solver, colour in SHOWN.items():
                     points = chosen(rows, system=system, solver=solver, way=way, steps=steps)
                     points = sorted(points, key=lambda p: p["evaluations"])
-                    x, y = [np.log10(p[what]) for p in points], [p["error"] for p in points]
+                    x, y = [p[what] for p in points], [p["error"] for p in points]
                     words_too = f"{solver}, {words}"
                     marks.append(Line(x, y, words_too, colour, dashed=way == "naive"))
             panels.append(
-                Panel(marks, system, label, "error at the end", ylog=True, ylim=(1e-13, 3))
+                Panel(
+                    marks, system, label, "error at the end", xlog=True, ylog=True, ylim=(1e-13, 3)
+                )
             )
     caption = (
         "Error at the end against the work for it: steps that stop at the knots or cross them."
@@ -385,11 +387,11 @@ def main() -> None:
     everything = [*found, *effort, *rows]
     measuring.write(options.out, QUESTION, everything, goals_of(found, effort))
     image = options.out.with_suffix(".png")
-    label = "log₁₀ of the evaluations of the field"
+    label = "evaluations of the field"
     work = picture(rows, "work_precision", "evaluations", label)
     draw(work, image, *[DOCS] * options.docs)
     timed = image.with_name(image.stem + "_time.png")
-    draw(picture(rows, "work_precision_time", "ms", "log₁₀ of the milliseconds"), timed)
+    draw(picture(rows, "work_precision_time", "ms", "milliseconds"), timed)
     print(f"wrote {image} and {timed}")
 
 

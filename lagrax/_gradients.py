@@ -71,7 +71,7 @@ class Method(NamedTuple):
     max_steps: int
     constant: bool
     unroll: bool
-    record: bool
+    room: int  # steps of each interval that are kept as dense output
     smooth: bool
 
 
@@ -90,7 +90,7 @@ def cross(
 
 def _equal_steps(interval, method: Method, gradient, pace):
     def run(interval):
-        return march(interval, method.stepper, method.steps, method.record, method.unroll)
+        return march(interval, method.stepper, method.steps, method.room > 0, method.unroll)
 
     if isinstance(gradient, Checkpointed):
         # prevent_cse guards against a hazard that cannot occur inside a scan, at a cost.
@@ -102,7 +102,7 @@ def _equal_steps(interval, method: Method, gradient, pace):
 def _forward(interval, method: Method, pace):
     """The interval without any gradient: its leg, the pace after it, the steps taken."""
     if method.steps is not None:
-        leg, result = march(interval, method.stepper, method.steps, method.record, method.unroll)
+        leg, result = march(interval, method.stepper, method.steps, method.room > 0, method.unroll)
         return leg, pace, None, result
     leg, pace, taken = pace_through(
         interval,
@@ -110,7 +110,7 @@ def _forward(interval, method: Method, pace):
         method.controller,
         pace,
         max_steps=method.max_steps,
-        record=method.record,
+        room=method.room,
         smooth=method.smooth,
     )
     return leg, pace, taken, pace.result
@@ -124,13 +124,13 @@ def _adaptive_steps(interval, method: Method, gradient, pace):
         )
         _, pace, taken, result = _forward(still, method, pace)
         assert taken is not None
-        leg = replay(interval, method.stepper, taken, kind="bounded", record=method.record)
+        leg = replay(interval, method.stepper, taken, kind="bounded", record=method.room > 0)
         return leg, pace, result
 
     def backward(interval, kept, cotangent):
         taken, _ = kept
         return _pullback(
-            lambda i: replay(i, method.stepper, taken, kind="checkpointed", record=method.record),
+            lambda i: replay(i, method.stepper, taken, kind="checkpointed", record=method.room > 0),
             interval,
             cotangent,
         )
@@ -248,7 +248,7 @@ def _backwards(interval, method, gradient: Adjoint, field, slope_at, state, save
             count = jnp.maximum(1, jnp.ceil(method.steps * size / length)).astype(int)
             return stroll(piece, stepper, count), pace
         leg, pace, _ = pace_through(
-            piece, stepper, controller, pace, max_steps=method.max_steps, record=False, smooth=False
+            piece, stepper, controller, pace, max_steps=method.max_steps, room=0, smooth=False
         )
         return leg.y, pace
 

@@ -90,7 +90,8 @@ def solve(
       cheaper.
     - `gradient`: `Checkpointed()`, `Direct()` or `Adjoint()`.
     - `max_steps`: at most this many adaptive steps, rejected ones included. With a `Lag`, or with
-      dense output, room for so many is kept in every interval: lower it for large states.
+      dense output, room for so many is kept, or, where there are many intervals, for four times
+      their share in each of them, 256 at least: lower it for large states.
     - `throw`: raise where the solve fails; otherwise see `Solution.result`.
     - `progress_meter`: as in diffrax, moved on at every breakpoint.
 
@@ -264,9 +265,18 @@ def _method(problem: _Problem, fields: list[Field], grid: Grid, places: Places) 
         max_steps=problem.max_steps,
         constant=not has_lags and all(is_constant(j) for j in jaxprs),
         unroll=_unrolls(problem.steps, stepper) and all(has_products(j) for j in jaxprs),
-        record=grid.window > 0 or steps_saved or problem.saveat.dense,
+        room=_room(problem, grid) if grid.window or steps_saved or problem.saveat.dense else 0,
         smooth=not any(isinstance(d, Hold) for d in problem.delays) and len(fields) == 1,
     )
+
+
+def _room(problem: _Problem, grid: Grid) -> int:
+    """How many steps of each interval are kept as dense output. One interval may take all of
+    `max_steps`; of many, one that takes many times its share is given up, so that the others need
+    not keep room for as many."""
+    if problem.steps is not None:
+        return problem.steps
+    return min(problem.max_steps, max(256, 4 * problem.max_steps // grid.num))
 
 
 def _unrolls(steps: int | None, stepper: Stepper, intervals: int = 1) -> bool:
@@ -349,12 +359,11 @@ def _first_carry(problem: _Problem, method: Method, field, grid: Grid, initial, 
 
 def _no_records(problem: _Problem, method: Method, grid: Grid) -> Records:
     """Records that are never looked at, since they lie before t0, but can be interpolated."""
-    steps = method.steps or method.max_steps
     t0 = grid.starts[0]
-    ts = jnp.full((grid.window, steps + 1), t0 - 1).at[:, 0].set(t0 - 2)
+    ts = jnp.full((grid.window, method.room + 1), t0 - 1).at[:, 0].set(t0 - 2)
     if method.steps is None:
         ts = ts.at[:, 2:].set(jnp.inf)
-    infos = empty_infos(method.stepper, t0, problem.y0, (grid.window, steps))
+    infos = empty_infos(method.stepper, t0, problem.y0, (grid.window, method.room))
     return Records(ts, infos, method.stepper.interpolation)
 
 
@@ -375,7 +384,7 @@ def _cross(problem: _Problem, method: Method, grid: Grid, interval, carry: _Carr
         jnp.where(failed, t, carry.failed_at),
         problem.meter.step(carry.meter, (row.number + 1) / grid.num),
     )
-    return carry, (leg.y, leg.saves, leg.record if method.record else None)
+    return carry, (leg.y, leg.saves, leg.record if method.room else None)
 
 
 def _solution(problem, method: Method, grid: Grid, places: Places, carry: _Carry, out) -> Solution:
@@ -457,7 +466,7 @@ def _stats(problem: _Problem, method: Method, grid: Grid, places: Places, carry:
         accepted, rejected, evaluations = n, 0, n
     elif method.steps is not None:
         accepted, rejected = n * method.steps, 0
-        cost = method.stepper.evaluations(method.record or places.save_at.shape[1] > 0)
+        cost = method.stepper.evaluations(method.room > 0 or places.save_at.shape[1] > 0)
         evaluations = None if cost is None else n * (cost[0] + method.steps * cost[1])
     else:
         assert carry.pace is not None

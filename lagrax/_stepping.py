@@ -386,11 +386,12 @@ def pace_through(
     pace: Pace,
     *,
     max_steps: int,
-    record: bool,
+    room: int,
     smooth: bool,
 ) -> tuple[Leg, Pace, Taken]:
     """Adaptive steps. `smooth` says that the field is continuous where the interval begins, so
-    that the last slope is still valid."""
+    that the last slope is still valid; `room` how many steps' dense output can be kept, 0 that none
+    is wanted."""
     f = interval.vector_field()
     begun = pace.accepted
     slope = pace.slope if smooth else stepper.begin(f, interval.start, pace.dt, interval.y)
@@ -404,14 +405,16 @@ def pace_through(
         slope=slope,
         pace=pace,
         saves=_initial_saves(interval),
-        fractions=jnp.zeros(max_steps + 1, t.dtype),
-        infos=empty_infos(stepper, t, y, (max_steps,)) if record else None,
+        fractions=jnp.zeros((room or max_steps) + 1, t.dtype),
+        infos=empty_infos(stepper, t, y, (room,)) if room else None,
     )
     advance = _make_advance(interval, f, stepper, controller, clip, begun)
 
     def going(travel):
         pace = travel.pace
         spent = pace.accepted + pace.rejected >= max_steps
+        if room:
+            spent |= pace.accepted - begun >= room
         return (travel.t < end) & (pace.result == RESULTS.successful) & ~spent
 
     travel = eqxi.while_loop(going, advance, travel, kind="lax", buffers=_buffers)

@@ -221,6 +221,23 @@ def test_an_error_of_the_field_itself_is_passed_on():
         solve(broken)
 
 
+def test_an_interval_that_takes_many_times_its_share_of_steps():
+    """With a lag the steps of an interval are kept, of twenty at most four times their share."""
+
+    def field(t, y, args, *, history):
+        return -history[0] + jnp.where(t < 1, jnp.cos(1000 * t), 0)
+
+    few, more = [
+        lagrax.solve(field, 0.0, 20.0, 0.5, delays=[lagrax.Lag(1.0)], max_steps=n, throw=False)
+        for n in (1024, 4096)
+    ]
+    assert few.result == lagrax.RESULTS.max_steps_reached
+    assert few.stats["num_accepted_steps"] == 256
+    assert few.failed_at < 1
+    assert more.result == lagrax.RESULTS.successful
+    assert 256 < more.stats["num_accepted_steps"] < 1024
+
+
 def test_max_steps_reached():
     with pytest.raises(lagrax.SolveError, match=r"maximum number.*max_steps.*t = "):
         solve(max_steps=2)

@@ -1,7 +1,8 @@
-"""Writes results/README.md: every goal of every benchmark, met or missed.
+"""Writes results/README.md, every goal of every benchmark, met or missed, and the table in
+docs/performance.md.
 
-python benchmarks/table.py            writes it anew from the JSON files beside it
-python benchmarks/table.py --check    says whether it is that of the JSON files
+python benchmarks/table.py            writes both anew from the JSON files in results
+python benchmarks/table.py --check    says whether they are those of the JSON files
 """
 
 import argparse
@@ -10,6 +11,11 @@ import sys
 from pathlib import Path
 
 RESULTS = Path(__file__).parent / "results"
+DOCS = Path(__file__).parent.parent / "docs" / "performance.md"
+
+# The questions that docs/performance.md answers in its table.
+SHOWN = ("population_step", "ndde_step", "throughput", "gradient_cost", "gpu_step")
+BEGIN, END = "<!-- made by benchmarks/table.py -->\n", "<!-- end -->\n"
 
 
 def page(folder: Path) -> str:
@@ -44,17 +50,40 @@ def _goal(goal: dict) -> str:
     return f"| {goal['name']} | {goal['value']:.3g} | {bar} | {verdict} |"
 
 
+def with_table(text: str, folder: Path) -> str:
+    """`text` of docs/performance.md with its table made anew."""
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    parts = []
+    for name in SHOWN:
+        answer = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+        lines = ["| goal | measured | asked for | |", "| --- | --- | --- | --- |"]
+        lines += [_goal(goal) for goal in answer["goals"]]
+        link = f"[`{name}.py`](../benchmarks/{name}.py)"
+        parts.append(f"**{answer['question']}** {link}, {answer['hardware']}.\n")
+        parts.append("\n".join(lines) + "\n")
+    return before + BEGIN + "\n" + "\n".join(parts) + "\n" + END + after
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="change nothing")
     options = parser.parse_args()
-    path = RESULTS / "README.md"
+    wanted = {
+        RESULTS / "README.md": page(RESULTS),
+        DOCS: with_table(DOCS.read_text(encoding="utf-8"), RESULTS),
+    }
+    old = [
+        path
+        for path, text in wanted.items()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    ]
     if options.check:
-        same = path.read_text(encoding="utf-8") == page(RESULTS)
-        print(f"{path} is {'that of its numbers' if same else 'out of date'}")
-        return not same
-    path.write_text(page(RESULTS), encoding="utf-8")
-    print(f"wrote {path}")
+        print("\n".join(f"{path} is out of date" for path in old) or "both are up to date")
+        return bool(old)
+    for path in old:
+        path.write_text(wanted[path], encoding="utf-8")
+        print(f"wrote {path}")
     return 0
 
 

@@ -44,6 +44,12 @@ def test_the_page_is_that_of_the_numbers(table):
     )
 
 
+def test_the_docs_have_the_table_of_the_numbers(table):
+    text = table.DOCS.read_text(encoding="utf-8")
+    assert text == table.with_table(text, BENCHMARKS / "results")
+    assert "| --- |" in text
+
+
 def test_every_script_has_an_answer():
     assert set(SCRIPTS) <= {path.stem for path in ANSWERS}
     assert len(SCRIPTS) >= 7

@@ -328,7 +328,7 @@ def test_holds_before_the_start_are_read_once():
 
 @pytest.mark.usefixtures("accelerator")
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("size", [1e-12, 1.0, 1e12])
+@pytest.mark.parametrize("size", [1e-12, pytest.param(1.0, marks=pytest.mark.slow), 1e12])
 def test_fused_gradient_of_any_size(dtype, size):
     """Far below and above what float16 holds. At the default precision float32 has a weight
     gradient of float16 copies."""
@@ -374,7 +374,9 @@ def conv_layer(kind, dtype, p=0, **options):
 
 
 @pytest.mark.usefixtures("accelerator")
-@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize(
+    "dtype", ["float32", "float16", pytest.param("bfloat16", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("p", [pytest.param(0, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize("kind", CONV_LAYERS)
 def test_fused_layer_is_the_plain_one(kind, p, dtype):

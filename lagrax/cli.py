@@ -4,12 +4,13 @@ Answers go to stdout, progress and errors to stderr. Bad input ends with one sen
 2, what fails on the way with one and 1, Ctrl-C with 130 and how to continue.
 """
 
+import contextlib
 import dataclasses
 import inspect
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,7 +27,19 @@ from ._runs import RunError
 from ._solution import SolveError
 from ._solve import solve
 from .figures import COLOURS, PICTURES, Figure, Line, Panel, Points, draw
-from .paper import EXPERIMENTS, Result, ResultError, conduct, read_result, write_report
+from .paper import (
+    EXPERIMENTS,
+    DataError,
+    Result,
+    ResultError,
+    conduct,
+    plan,
+    read_experiment,
+    sweep,
+    write_report,
+)
+from .paper.images import DATASETS, PRECISIONS, SOLVERS
+from .paper.lines import files as line_files
 from .systems import SYSTEMS, HeldSystem, System
 from .training import TrainingError
 
@@ -44,7 +57,7 @@ def run(arguments: Sequence[str]) -> int:
         code = app(list(arguments), prog_name="lagrax", standalone_mode=False)
     except typer.TyperException as error:
         return _complain(error.format_message(), error.exit_code)
-    except (ResultError, RunError) as error:
+    except (DataError, ResultError, RunError) as error:
         return _complain(str(error), 2)
     except (SolveError, TrainingError, OSError) as error:
         return _complain(str(error), 1)
@@ -89,9 +102,18 @@ def main(
 # --- reproduce, report ----------------------------------------------------------------------------
 
 
+def _of_images(about: str, **limits: Any) -> Any:
+    return typer.Option(help=f"Images: {about}", **limits)
+
+
 @app.command()
 def reproduce(
-    name: Annotated[str, typer.Argument(help=f"{', '.join(EXPERIMENTS)}, or all.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help=f"{', '.join(EXPERIMENTS)}; all of these, which a laptop can do; or images."
+        ),
+    ],
     out: Annotated[Path, typer.Option(help="Where everything goes.")] = Path("runs"),
     seeds: Annotated[int | None, typer.Option(help="How many seeds.", min=1)] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A short run, the same figures.")] = False,
@@ -102,31 +124,72 @@ def reproduce(
         bool, typer.Option("--tensorboard", help="Write event files, too.")
     ] = False,
     as_json: Json = False,
+    dataset: Annotated[list[str] | None, _of_images(f"{', '.join(DATASETS)}, or all.")] = None,
+    model: Annotated[list[str] | None, _of_images("As `lagrax models` has them, or all.")] = None,
+    data: Annotated[Path | None, _of_images("The folder of the original files.")] = None,
+    solver: Annotated[str | None, _of_images(f"{', '.join(SOLVERS)}.")] = None,
+    steps: Annotated[int | None, _of_images("Equal steps in each interval.", min=1)] = None,
+    rtol: Annotated[float | None, _of_images("Adaptive steps, of this tolerance.")] = None,
+    precision: Annotated[str | None, _of_images(f"The field's: {', '.join(PRECISIONS)}.")] = None,
+    epochs: Annotated[int | None, _of_images("How many epochs.", min=1)] = None,
 ) -> None:
     """Run the paper's experiments, check their claims and write a report.
 
-    Stopped, by Ctrl-C or otherwise, the same command continues.
+    Stopped, by Ctrl-C or otherwise, the same command continues. The images are a sweep over data
+    sets, models and seeds: it skips the runs that are done, and machines may share its folder. In
+    full it takes a GPU for hours; with --quick, two cores for two minutes.
     """
-    if name not in (*EXPERIMENTS, "all"):
-        raise _bad(f"No experiment {name!r}; there are {', '.join(EXPERIMENTS)}, all.")
-    chosen = EXPERIMENTS if name == "all" else [name]
     options = {"resume": resume, "tensorboard": tensorboard, "progress": True}
-    try:
-        folders = [
-            conduct(EXPERIMENTS[n], out, quick=quick, seeds=seeds, **options) for n in chosen
-        ]
+    protocol = {"solver": solver, "steps": steps, "rtol": rtol}
+    protocol |= {"precision": precision, "epochs": epochs}
+    given = _given({"dataset": dataset, "model": model, "data": data} | protocol)
+    if name not in (*EXPERIMENTS, "images", "all"):
+        raise _bad(f"No experiment {name!r}; there are {', '.join(EXPERIMENTS)}, images, all.")
+    if name != "images" and given:
+        raise _bad(f"--{next(iter(given))} is for images alone: leave it out with {name}.")
+    with _saying_how_to_continue(resume):
+        if name == "images":
+            folders, failed = _images(out, quick, seeds, given, options)
+        else:
+            chosen, failed = EXPERIMENTS if name == "all" else [name], 0
+            folders = [
+                conduct(EXPERIMENTS[n], out, quick=quick, seeds=seeds, **options) for n in chosen
+            ]
         report = _report_of(out, folders)
+    _print_results({folder: read_experiment(folder)[0] for folder in folders}, report, as_json)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    """An option that may be repeated is an empty list where it is not given."""
+    return {name: value for name, value in options.items() if value is not None and value != []}
+
+
+@contextlib.contextmanager
+def _saying_how_to_continue(resume: bool) -> Iterator[None]:
+    try:
+        yield
     except KeyboardInterrupt:
         again = "The same command again" if resume else "The same command without --no-resume"
         print(f"Stopped. {again} continues where this one was.", file=sys.stderr)
         raise typer.Exit(130) from None
-    results = {folder: read_result(folder) for folder in folders}
-    if as_json:
-        _print_json([_summary(folder, result, report) for folder, result in results.items()])
-        return
-    for folder, result in results.items():
-        _print_result(folder, result)
-    print(f"Report: {report}")
+
+
+def _images(
+    out: Path, quick: bool, seeds: int | None, given: dict[str, Any], options: dict[str, Any]
+) -> tuple[list[Path], int]:
+    """Sweeps, which says itself what became of each run; the folder, and how many runs failed."""
+    data = given.pop("data", None)
+    datasets, models = given.pop("dataset", ()), given.pop("model", ())
+    try:
+        runs = plan(datasets, models, seeds, quick=quick, **given)
+    except ValueError as error:
+        raise _bad(str(error)) from None
+    swept = sweep(runs, out / ("images-quick" if quick else "images"), data=data, **options)
+    if not line_files(swept.folder):  # and so nothing to report
+        raise typer.Exit(1 if swept.failed else 0)
+    return [swept.folder], swept.failed
 
 
 def _report_of(out: Path, folders: list[Path]) -> Path:
@@ -144,6 +207,15 @@ def _summary(folder: Path, result: Result, report: Path) -> dict[str, Any]:
     return {k: content[k] for k in kept} | {"folder": str(folder), "report": str(report)}
 
 
+def _print_results(results: dict[Path, Result], report: Path, as_json: bool) -> None:
+    if as_json:
+        _print_json([_summary(folder, result, report) for folder, result in results.items()])
+        return
+    for folder, result in results.items():
+        _print_result(folder, result)
+    print(f"Report: {report}")
+
+
 def _print_result(folder: Path, result: Result) -> None:
     print(f"{result.title} ({result.seconds:.0f} s of training), in {folder.resolve()}")
     for claim in result.claims:
@@ -153,6 +225,8 @@ def _print_result(folder: Path, result: Result) -> None:
         print(f"  {verdict}: {claim.claim}: {value} {claim.unit}, asked for {bar}")
     if result.quick:
         print("  This was a quick run: its verdicts mean little.")
+    elif not result.claims:
+        print("  No claim can be decided yet.")
 
 
 @app.command()

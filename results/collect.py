@@ -1,32 +1,62 @@
-"""Copies what the laptop experiments found from a folder of runs to results/laptop.
+"""Keeps what was measured: the laptop experiments in results/laptop, the images in results/images.
 
 lagrax reproduce all --out runs
 python results/collect.py runs            writes results/laptop anew
-python results/collect.py --check         says whether its README.md is that of its numbers
+
+lagrax reproduce images --out runs
+python results/collect.py --images runs   adds the runs that are new to results/images
+python results/collect.py --images        writes its page, its pictures and docs/images.md anew
+
+python results/collect.py --check         says whether the pages are those of their numbers
 """
 
 import argparse
+import dataclasses
 import json
 import shutil
 import sys
 from pathlib import Path
 
+from lagrax.figures import draw
+from lagrax.paper import read_experiment
+from lagrax.paper.lines import files, parse, place, read_lines
+
 LAPTOP = Path(__file__).parent / "laptop"
+IMAGES = Path(__file__).parent / "images"
+STUDY = Path(__file__).parent.parent / "docs" / "images.md"
+MARKERS = "<!-- study -->\n", "<!-- /study -->\n"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("runs", nargs="?", type=Path, help="the folder that reproduce wrote")
+    parser.add_argument("--images", action="store_true", help="the image classifiers")
     parser.add_argument("--check", action="store_true", help="change nothing")
     options = parser.parse_args()
     if options.check:
-        same = (LAPTOP / "README.md").read_text(encoding="utf-8") == page(LAPTOP)
-        print("README.md is that of its numbers" if same else "README.md is out of date")
-        return not same
-    if options.runs is None:
+        return check()
+    if options.images:
+        collect_images(options.runs)
+    elif options.runs is None:
         parser.error("name the folder that `lagrax reproduce all` wrote")
-    collect(options.runs)
+    else:
+        collect(options.runs)
     return 0
+
+
+def check() -> int:
+    """How many pages are not those of their numbers."""
+    pages = {
+        LAPTOP / "README.md": page(LAPTOP),
+        IMAGES / "README.md": images_page(IMAGES),
+        STUDY: with_study(STUDY.read_text(encoding="utf-8"), IMAGES),
+    }
+    wrong = 0
+    for path, expected in pages.items():
+        same = path.read_text(encoding="utf-8") == expected
+        print(f"{path} is {'that of its numbers' if same else 'out of date'}")
+        wrong += not same
+    return wrong
 
 
 def collect(runs: Path) -> None:
@@ -64,6 +94,72 @@ def page(folder: Path) -> str:
     return "\n".join(parts)
 
 
+# --- images ---------------------------------------------------------------------------------------
+
+
+def collect_images(runs: Path | None) -> None:
+    if runs is not None:
+        _add_lines(runs / "images" if (runs / "images").is_dir() else runs)
+    _, figures = read_experiment(IMAGES)
+    for figure in figures:
+        draw(figure, IMAGES / f"{figure.name}.png")
+    (IMAGES / "README.md").write_text(images_page(IMAGES), encoding="utf-8")
+    study = with_study(STUDY.read_text(encoding="utf-8"), IMAGES)
+    STUDY.write_text(study, encoding="utf-8")
+
+
+def _add_lines(folder: Path) -> None:
+    """The lines of runs that are not there yet, each to the file of its data set."""
+    known = {line.run for line in read_lines(IMAGES)}
+    texts: dict[str, list[str]] = {}
+    for path in [*files(IMAGES), *files(folder)]:
+        for text in path.read_text(encoding="utf-8").splitlines():
+            run = parse(text).run
+            if path.parent == IMAGES or run not in known:
+                known.add(run)
+                texts.setdefault(run.dataset, []).append(text)
+    for dataset, lines in texts.items():
+        content = sorted(lines, key=lambda text: place(parse(text).run))
+        (IMAGES / f"{dataset}.jsonl").write_text("\n".join(content) + "\n", encoding="utf-8")
+
+
+def images_page(folder: Path) -> str:
+    result, figures = read_experiment(folder)
+    machine = result.machine
+    versions = ", ".join(f"{name} {machine['versions'][name]}" for name in ("lagrax", "jax"))
+    parts = [
+        "# The paper's image classifiers, as measured\n",
+        "Made by `results/collect.py` from the lines of the runs in this folder; do not edit. "
+        "[docs/images.md](../../docs/images.md) says how they are trained and why.\n",
+        f"{result.about}\n",
+        f"{len(result.runs)} runs, {result.seconds / 3600:.1f} hours of training on "
+        f"{machine['device']}, {versions}.\n",
+    ]
+    parts += (
+        _claims([dataclasses.asdict(claim) for claim in result.claims]) if result.claims else []
+    )
+    for table in result.tables:
+        if not table.title.startswith("Protocol study"):
+            parts += _table(dataclasses.asdict(table))
+    for figure in figures:
+        parts += [f"![{figure.name}]({figure.name}.png)\n", f"{figure.caption}\n"]
+    return "\n".join(parts)
+
+
+def with_study(text: str, folder: Path) -> str:
+    """A page with the tables of the protocol study between its markers."""
+    before, _, rest = text.partition(MARKERS[0])
+    _, end, after = rest.partition(MARKERS[1])
+    if not end:
+        sys.exit(f"The page lacks its markers {' and '.join(m.strip() for m in MARKERS)}")
+    tables = [t for t in read_experiment(folder)[0].tables if t.title.startswith("Protocol study")]
+    parts = [part for table in tables for part in _table(dataclasses.asdict(table))]
+    return f"{before}{MARKERS[0]}\n{chr(10).join(parts)}\n{MARKERS[1]}{after}"
+
+
+# --- Markdown -------------------------------------------------------------------------------------
+
+
 def _facts(result: dict) -> list[str]:
     machine, versions = result["machine"], result["machine"]["versions"]
     return [
@@ -88,7 +184,8 @@ def _claims(claims: list[dict]) -> list[str]:
 
 def _table(table: dict) -> list[str]:
     rows = [[str(cell) for cell in row] for row in table["rows"]]
-    return [f"{table['title']}:\n", *_markdown(table["columns"], rows), f"{table['note']}\n"]
+    note = [f"{table['note']}\n"] if table["note"] else []
+    return [f"{table['title']}:\n", *_markdown(table["columns"], rows), *note]
 
 
 def _markdown(columns: list[str], rows: list[list[str]]) -> list[str]:

@@ -133,6 +133,18 @@ def test_simulate_csv_alone_draws_nothing(lagrax_command, tmp_path):
         ("reproduce multiples --seeds 0", "'--seeds': Input should be greater than or equal to 1"),
         ("reproduce multiples --seeds many", "'--seeds': Input should be a valid integer"),
         ("reproduce", "Missing argument"),
+        ("reproduce nothing --epochs 3", "No experiment 'nothing'; there are multiples, annuli"),
+        ("reproduce multiples --epochs 3", "--epochs is for images alone: leave it out with mult"),
+        ("reproduce all --dataset mnist", "--dataset is for images alone: leave it out with all"),
+        ("reproduce all --rtol 0", "--rtol is for images alone"),
+        ("reproduce images --dataset mnst", "No data set 'mnst' in the paper; it has"),
+        ("reproduce images --model RESNET", "No model 'RESNET' in the paper; it has"),
+        ("reproduce images --solver rk4", "No solver 'rk4': choose one of euler"),
+        ("reproduce images --precision f8", "No precision 'f8': choose one of f16"),
+        ("reproduce images --steps 2 --rtol 1e-3", "steps=2 and rtol=0.001: give one of them"),
+        ("reproduce images --rtol 0", "rtol=0.0: expected a positive"),
+        ("reproduce images --solver euler --rtol 1e-3", "euler does not estimate its error"),
+        ("reproduce images --steps 0", "'--steps': Input should be greater than or equal to 1"),
         ("report", "Missing argument"),
         ("report absent", "absent is no folder: run `lagrax reproduce` first"),
         ("report .", "holds no result.json"),
@@ -216,6 +228,13 @@ def test_a_damaged_neighbour_does_not_hide_a_result(lagrax_command, tmp_path):
 def test_a_long_simulation(lagrax_command):
     code, _, err = lagrax_command("simulate", "population", "--t1", "400", "--csv", "x.csv")
     assert (code, err) == (0, "")
+
+
+def test_images_that_are_not_there(lagrax_command, tmp_path):
+    code, out, err = lagrax_command("reproduce", "images", "--quick", "--data", "absent")
+    assert (code, out) == (2, "")
+    assert err == "Reading MNIST\nabsent is no folder: name one that holds MNIST.\n"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_every_system_has_its_summary(lagrax_command):

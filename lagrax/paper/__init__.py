@@ -4,10 +4,13 @@ Q. Zhu, Y. Shen, D. Li, W. Lin: Neural Piecewise-Constant Delay Differential Equ
 """
 
 from . import annuli, multiples, population
+from .data import DataError as DataError
 from .experiment import Experiment, conduct as conduct
-from .report import write_report as write_report
+from .report import read_experiment as read_experiment, write_report as write_report
 from .result import Result as Result, ResultError as ResultError, read_result as read_result
+from .sweeps import plan as plan, sweep as sweep
 
+# Those that a laptop can do. The images (`plan`, `sweep`) are the rest.
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
     for experiment in (multiples.EXPERIMENT, annuli.EXPERIMENT, population.EXPERIMENT)

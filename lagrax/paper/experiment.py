@@ -86,6 +86,14 @@ class Trainer:
                 raise
 
 
+def write_figures(folder: Path, drawn: Sequence[figures.Figure]) -> None:
+    """Each in the folder `figures`, as what it says and as pictures."""
+    for figure in drawn:
+        path = folder / "figures" / figure.name
+        write_json(path.with_name(f"{figure.name}.json"), figures.to_json(figure))
+        figures.draw(figure, *(path.with_name(f"{figure.name}.{x}") for x in ("png", "pdf")))
+
+
 def conduct(
     experiment: Experiment,
     out: Path,
@@ -107,10 +115,7 @@ def conduct(
     config = json.loads(json.dumps(dataclasses.asdict(settings)))
     train = Trainer(folder, config, options)
     outcome = experiment.run(settings, train)
-    for figure in outcome.figures:
-        path = folder / "figures" / figure.name
-        write_json(path.with_name(f"{figure.name}.json"), figures.to_json(figure))
-        figures.draw(figure, *(path.with_name(f"{figure.name}.{x}") for x in ("png", "pdf")))
+    write_figures(folder, outcome.figures)
     write_result(
         folder,
         Result(

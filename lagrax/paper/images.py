@@ -5,11 +5,14 @@ figures are made of lines alone, wherever and in whatever order they were traine
 
 Images are floats in [0, 1] and nothing else: no normalisation, no augmentation. The data set lives
 on the device as bytes, and an epoch is one compiled program. How runs are solved (`Protocol`) was
-decided by a study, see docs/images.md.
+decided by a study, see docs/images.md. `sweeps` trains many runs, `lines` reads what they left.
 """
 
 import dataclasses
 import functools
+import hashlib
+import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,9 +27,14 @@ from jaxtyping import Array, Float, Int32, PyTree, UInt8
 
 from .. import _machine
 from .._gradients import Checkpointed, Direct
-from ..nn import Classifier, paper_intervals, paper_model, paper_size
+from ..nn import Affine, Classifier, paper_intervals, paper_model, paper_models, paper_size
 from ..training import Trained, train
 from .data import Images
+
+# In the order in which they are trained and shown.
+DATASETS = {"cifar10": "CIFAR-10", "svhn": "SVHN", "mnist": "MNIST"}
+TABLE_1 = tuple(name for name in paper_models() if "+" not in name)
+AUGMENTED = tuple(name for name in paper_models() if "+" in name)
 
 SOLVERS = {
     "euler": diffrax.Euler(),
@@ -35,6 +43,9 @@ SOLVERS = {
     "tsit5": diffrax.Tsit5(),
     "dopri5": diffrax.Dopri5(),
 }
+
+# What a line says of its protocol beside the keys of its own.
+MEASURED = ("images", "test_images", "counted", "checked")
 
 # What the products inside the field are computed in. f32 is tf32 on NVIDIA's GPUs.
 PRECISIONS = {"f16": jnp.float16, "bf16": jnp.bfloat16, "f32": jnp.float32}
@@ -45,9 +56,8 @@ ADAPTIVE = {
     "stepsize_controller": diffrax.PIDController(rtol=1e-3, atol=1e-3),
 }
 
-# Test images that go through a model at once; and those whose evaluations are counted.
+# Test images that go through a model at once.
 TEST_BATCH = 1000
-COUNTED = 256
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +66,11 @@ class Protocol:
 
     `steps` equal steps in each interval, or, where `rtol` is given, adaptive ones with that as
     relative and absolute tolerance. `images` trains on so many of the first ones, None on all.
+
+    The rest says how much is measured, of which a CPU had better do little: `test_images` tests on
+    so many of the first ones, None on all; `counted` is how many of these an adaptive solver takes
+    each epoch to have its evaluations counted, 0 for none; `checked` is whether the trained model
+    is held against one with fine steps.
     """
 
     solver: str
@@ -66,6 +81,32 @@ class Protocol:
     batch_size: int = 256
     learning_rate: float = 1e-3
     images: int | None = None
+    test_images: int | None = None
+    counted: int = 256
+    checked: bool = True
+
+    def __post_init__(self):
+        for what, value, choices in (
+            ("solver", self.solver, SOLVERS),
+            ("precision", self.precision, PRECISIONS),
+        ):
+            if value not in choices:
+                raise ValueError(f"No {what} {value!r}: choose one of {', '.join(choices)}.")
+        if (self.steps is None) == (self.rtol is None):
+            raise ValueError(
+                f"steps={self.steps} and rtol={self.rtol}: give one of them, steps for equal steps "
+                "or rtol for adaptive ones."
+            )
+        if self.rtol is not None and not (math.isfinite(self.rtol) and self.rtol > 0):
+            raise ValueError(f"rtol={self.rtol}: expected a positive, finite number.")
+        if self.rtol is not None and self.solver == "euler":
+            raise ValueError("euler does not estimate its error: give steps, or another solver.")
+
+    @property
+    def digest(self) -> str:
+        """A few digits that tell protocols apart."""
+        content = json.dumps(dataclasses.asdict(self), sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()[:8]
 
     @property
     def options(self) -> dict[str, Any]:
@@ -89,6 +130,22 @@ def default_protocol(model: str) -> Protocol:
     return Protocol("midpoint", {2: 3, 3: 2, 5: 1}[intervals])
 
 
+def quick_protocol(model: str) -> Protocol:
+    """What two cores do within two minutes: few images, few epochs, one step in each interval."""
+    del model
+    return Protocol(
+        "euler",
+        1,
+        precision="f32",
+        epochs=4,
+        batch_size=32,
+        images=2000,
+        test_images=500,
+        counted=16,
+        checked=False,
+    )
+
+
 class Split(NamedTuple):
     """Images and labels on the device; `counts` says which of the last batch's count."""
 
@@ -105,11 +162,15 @@ class Data(NamedTuple):
     test: Split
 
 
-def on_device(name: str, images: Images, protocol_images: int | None = None) -> Data:
-    """Moves a data set to the device; `protocol_images` keeps the first training images alone."""
-    used = slice(protocol_images)
+def on_device(
+    name: str, images: Images, train_images: int | None = None, test_images: int | None = None
+) -> Data:
+    """Moves a data set to the device, or so many of its first images."""
+    used, tested = slice(train_images), slice(test_images)
     train_set = (jnp.asarray(images.train_images[used]), jnp.asarray(images.train_labels[used]))
-    return Data(name, train_set, _in_batches(images.test_images, images.test_labels))
+    return Data(
+        name, train_set, _in_batches(images.test_images[tested], images.test_labels[tested])
+    )
 
 
 def _in_batches(images: np.ndarray, labels: np.ndarray) -> Split:
@@ -127,10 +188,16 @@ def _in_batches(images: np.ndarray, labels: np.ndarray) -> Split:
 
 
 class Run(NamedTuple):
+    """One training. Two with the same `name` are the same."""
+
     dataset: str
     model: str
     seed: int
     protocol: Protocol
+
+    @property
+    def name(self) -> str:
+        return f"{self.dataset}-{self.model}-{self.seed}-{self.protocol.digest}"
 
 
 def train_run(run: Run, data: Data, folder: Path | None = None, **options: Any) -> dict[str, Any]:
@@ -155,7 +222,8 @@ def train_run(run: Run, data: Data, folder: Path | None = None, **options: Any) 
         config={"model": run.model, **dataclasses.asdict(protocol)},
         **options,
     )
-    return _line(run, data, trained, per_epoch, task.check(trained.model, data.test))
+    check = task.check(trained.model, data.test) if protocol.checked else {}
+    return _line(run, data, trained, per_epoch, check)
 
 
 class _Task(NamedTuple):
@@ -179,9 +247,12 @@ def _task(dataset: str, model: str, protocol: Protocol) -> _Task:
     def evaluate(model: Classifier, test: Split) -> dict[str, Array]:
         _, scores = jax.lax.scan(lambda _, batch: (None, _scores(model, batch)), None, test)
         loss, hits = [jnp.sum(s) / jnp.sum(test.counts) for s in scores]
-        batch = _floats(test.images[0, :COUNTED])
-        nfe = _with_parameters_of(model, counting).flow.solve(batch).stats["num_evaluations"]
-        return {"test_loss": loss, "test_accuracy": 100 * hits, "nfe": nfe}
+        measured = {"test_loss": loss, "test_accuracy": 100 * hits}
+        if not protocol.counted:
+            return measured
+        batch = _floats(test.images[0, : protocol.counted])
+        solution = _with_parameters_of(model, counting).flow.solve(batch)
+        return measured | {"nfe": solution.stats["num_evaluations"]}
 
     @eqx.filter_jit
     def check(model: Classifier, test: Split) -> dict[str, Array]:
@@ -191,7 +262,8 @@ def _task(dataset: str, model: str, protocol: Protocol) -> _Task:
 
 
 def _make(model: str, dataset: str, key: Any, **options: Any) -> Classifier:
-    return paper_model(model, dataset, key=key, **options)
+    made = paper_model(model, dataset, key=key, **options)
+    return made if jax.default_backend() != "cpu" else _for_cpu(made)
 
 
 def _fine(model: str) -> dict[str, Any]:
@@ -260,8 +332,8 @@ def _line(
         "train_loss": _rounded(np.average(losses, axis=1, weights=sizes), 5),
         "test_loss": _rounded(metrics["test_loss"].values, 5),
         "test_accuracy": _rounded(metrics["test_accuracy"].values, 3),
-        "nfe": [int(n) for n in metrics["nfe"].values],
-        **{name: float(f"{float(value):.5g}") for name, value in check.items()},
+        "nfe": [int(n) for n in metrics["nfe"].values] if protocol.counted else None,
+        **{name: _five_digits(check.get(name)) for name in ("fine_accuracy", "solver_error")},
         **paper_size(run.model, run.dataset),
         "solver": protocol.solver,
         "steps": protocol.steps,
@@ -275,9 +347,70 @@ def _line(
             "learning_rate": protocol.learning_rate,
             "batch_size": protocol.batch_size,
             "training_images": len(data.train[1]),
+            **{name: getattr(protocol, name) for name in MEASURED},
         },
     }
 
 
-def _rounded(values: np.ndarray, digits: int) -> list[float]:
-    return [round(float(v), digits) for v in values]
+def _rounded(values: np.ndarray, digits: int) -> list[float | None]:
+    """JSON has no number for what is not finite."""
+    return [round(float(v), digits) if np.isfinite(v) else None for v in values]
+
+
+def _five_digits(value: Array | None) -> float | None:
+    if value is None or not np.isfinite(value):
+        return None
+    return float(f"{float(value):.5g}")
+
+
+# --- on a CPU -------------------------------------------------------------------------------------
+
+
+class _Convolution(Affine):
+    """A 3×3 convolution for CPUs. XLA is some thirty times slower there with the gradient of one
+    inside a loop, such as that over an epoch, unless its axes come in the order of images."""
+
+    def __init__(self, layer: Affine):
+        self.weight, self.bias = layer.weight, layer.bias
+
+    def __call__(self, x: Float[Array, "..."], dtype: Any = None) -> Float[Array, "..."]:
+        dtype = x.dtype if dtype is None else dtype
+        images = x.reshape(-1, *x.shape[-3:]).astype(dtype).astype(jnp.float32)
+        y = _convolve(images, self.weight.astype(dtype).astype(jnp.float32))
+        assert self.bias is not None
+        return y.reshape(*x.shape[:-1], -1) + self.bias
+
+
+def _for_cpu(model: Classifier) -> Classifier:
+    def is_affine(x: Any) -> bool:
+        return isinstance(x, Affine)
+
+    def faster(x: Any) -> Any:
+        return _Convolution(x) if is_affine(x) and x.weight.ndim == 4 else x
+
+    return jax.tree.map(faster, model, is_leaf=is_affine)
+
+
+@jax.custom_vjp
+def _convolve(x: Float[Array, "n h w a"], weight: Float[Array, "3 3 a b"]) -> Array:
+    return _in_order_of_images(x, weight)
+
+
+def _in_order_of_images(x: Array, weight: Array) -> Array:
+    axes = ("NHWC", "HWIO", "NHWC")
+    return jax.lax.conv_general_dilated(x, weight, (1, 1), ((1, 1), (1, 1)), dimension_numbers=axes)
+
+
+def _convolve_forward(x: Array, weight: Array) -> tuple[Array, tuple[Array, Array]]:
+    return _in_order_of_images(x, weight), (x, weight)
+
+
+def _convolve_backward(kept: tuple[Array, Array], dy: Array) -> tuple[Array, Array]:
+    x, weight = kept
+    dx = _in_order_of_images(dy, jnp.flip(weight, (0, 1)).swapaxes(2, 3))
+    # The images of x and of its cotangent slide over each other; their number is summed over.
+    dw = _in_order_of_images(x.transpose(3, 1, 2, 0), dy.transpose(1, 2, 0, 3))
+    return dx, dw.transpose(1, 2, 0, 3)
+
+
+_convolve.defvjp(_convolve_forward, _convolve_backward)

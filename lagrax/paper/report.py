@@ -17,6 +17,8 @@ from .._files import write_atomically
 from .._machine import load
 from ..figures import COLOURS, Figure, Mark, Panel, Points, from_json, legend, plotly_panels, rows
 from ..nn import paper_models, paper_size
+from .accuracy import image_result
+from .lines import files as line_files
 from .result import Claim, Number, Result, ResultError, Table, read_result
 
 _HERE = Path(__file__).parent
@@ -43,24 +45,38 @@ def _find(folders: Sequence[Path]) -> list[Path]:
     """The folders of experiments among `folders` and directly inside them, each once."""
     found: dict[Path, Path] = {}
     for folder in folders:
-        paths = [folder / "result.json", *sorted(folder.glob("*/result.json"))]
-        files = [path for path in paths if path.is_file()]
-        if not files:
-            inside = "holds no result.json, and neither do the folders in it"
+        inside = sorted(path for path in folder.glob("*") if path.is_dir() and path.name != "lines")
+        places = [path for path in (folder, *inside) if _is_experiment(path)]
+        if not places:
+            inside = "holds no result.json and no lines of runs, and neither do the folders in it"
             raise ResultError(
                 f"{folder} {inside if folder.is_dir() else 'is no folder'}: run `lagrax reproduce` "
                 "first, or name the folder that it wrote."
             )
-        found |= {path.parent.resolve(): path.parent for path in files}
+        found |= {path.resolve(): path for path in places}
     return list(found.values())
 
 
-def _read(folder: Path, number: int, first_figure: int) -> Experiment:
+def _is_experiment(folder: Path) -> bool:
+    return (folder / "result.json").is_file() or bool(line_files(folder))
+
+
+def read_experiment(folder: Path) -> tuple[Result, list[Figure | str]]:
+    """What `result.json` says, or, in a folder without one, what the lines of runs do; with the
+    figures, or a sentence on why one cannot be shown."""
+    if not (folder / "result.json").is_file() and line_files(folder):
+        result, figures = image_result(folder)
+        return result, [*figures]
     result = read_result(folder)
+    return result, [_read_figure(folder, str(name)) for name in result.figures]
+
+
+def _read(folder: Path, number: int, first_figure: int) -> Experiment:
+    result, figures = read_experiment(folder)
     slug = re.sub(r"[^a-z0-9]+", "-", result.experiment.lower())
     return Experiment(
         result=result,
-        figures=[_read_figure(folder, str(name)) for name in result.figures],
+        figures=figures,
         anchor=f"experiment-{number}-{slug}".strip("-"),
         first_figure=first_figure,
     )

@@ -1,0 +1,303 @@
+"""What the image classifiers reached, from the lines of their runs alone: the paper's tables next
+to ours, its claims, and the curves.
+
+Tables and claims are of runs as `default_protocol` says, and of the seeds that there are; what is
+missing is shown as missing. The paper does not say whether its accuracies are of the last or of
+the best epoch: both are shown, and the best one is compared.
+"""
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ..figures import COLOURS, Figure, Line as Curve, Panel
+from .images import AUGMENTED, DATASETS, TABLE_1, Run as ImageRun
+from .lines import Line, Spread, grouped, in_words, published, read_lines
+from .result import Claim, Result, Run, Table
+from .study import belongs_to_study, study_tables
+
+# As many as the paper has.
+SEEDS = 5
+
+ABOUT = (
+    "The paper's classifiers of images, trained by Adam on images as floats in [0, 1] and nothing "
+    "else."
+)
+ABOUT_TABLES = (
+    " An accuracy is that on all test images, in percent: mean ± standard deviation over the "
+    f"seeds, of which each model has {SEEDS} in the end; – is what has not been trained. The paper "
+    "does not say which epoch its accuracies are of. The best one is compared with them; it is "
+    "found by the test images themselves, so it flatters a little."
+)
+
+# By rising accuracy, as the paper has it.
+ORDER = ("NODE", "NPCDDE5", "UNPCDDE5")
+CURVES = ("NODE", "NDDE", "UNPCDDE5")
+
+
+def image_result(folder: Path) -> tuple[Result, list[Figure]]:
+    """What the lines in `folder` say, with the figures."""
+    lines = read_lines(folder)
+    default, study, other = _sorted(lines)
+    tables = [*_accuracy_tables(default), *(study_tables(study) if study else ())]
+    tables += [_other_table(other)] if other else []
+    figures = [*_curves(default), *_evaluations(default), *_other_curves(other)]
+    result = Result(
+        experiment="images",
+        title="Image classification",
+        about=ABOUT + (ABOUT_TABLES if default else ""),
+        quick=folder.resolve().name.endswith("-quick"),
+        machine=_machines(lines),
+        seconds=round(sum(line.seconds for line in lines), 2),
+        runs=[Run(line.run.name, line.seconds) for line in lines],
+        claims=image_claims(default),
+        tables=tables,
+        figures=[figure.name for figure in figures],
+    )
+    return result, figures
+
+
+Cells = dict[tuple[str, str], list[Line]]
+
+
+def _sorted(lines: Sequence[Line]) -> tuple[Cells, list[Line], list[Line]]:
+    """The cells of the tables, the lines of the study (which shares some of those), and others."""
+    default: Cells = {}
+    for line in lines:
+        if line.is_default:
+            default.setdefault((line.run.dataset, line.run.model), []).append(line)
+    study = [line for line in lines if belongs_to_study(line)]
+    other = [line for line in lines if not line.is_default and not belongs_to_study(line)]
+    return default, study if any(not line.is_default for line in study) else [], other
+
+
+def _machines(lines: Sequence[Line]) -> dict[str, object]:
+    """Devices and versions, all that occur."""
+    names = dict.fromkeys(name for line in lines for name in line.versions)
+    versions = {
+        name: ", ".join(dict.fromkeys(str(line.versions.get(name, "–")) for line in lines))
+        for name in names
+    }
+    devices = dict.fromkeys(line.device for line in lines)
+    return {"device": ", ".join(devices), "versions": versions}
+
+
+# --- tables and claims ----------------------------------------------------------------------------
+
+
+def _accuracy_tables(cells: Cells) -> list[Table]:
+    if not cells:
+        return []
+    named = {"Table 1": TABLE_1, "Augmented models": AUGMENTED}
+    return [
+        _accuracy_table(f"{title}, {DATASETS[dataset]}", dataset, models, cells)
+        for title, models in named.items()
+        for dataset in DATASETS
+    ]
+
+
+def _accuracy_table(title: str, dataset: str, models: Sequence[str], cells: Cells) -> Table:
+    rows = []
+    for model in models:
+        lines, paper = cells.get((dataset, model), []), published(dataset, model)
+        best, last = best_and_last(lines)
+        difference = f"{best.mean - paper.mean:+.2f}".replace("-", "−") if lines else "–"
+        rows.append([model, str(best), str(last), str(paper), difference, _seeds(lines)])
+    columns = ["model", "best epoch", "last epoch", "paper", "best − paper", "seeds"]
+    return Table(columns, rows, title)
+
+
+def best_and_last(lines: Sequence[Line]) -> tuple[Spread, Spread]:
+    return Spread.of([x.best for x in lines]), Spread.of([x.last for x in lines])
+
+
+def _seeds(lines: Sequence[Line]) -> str:
+    if not lines:
+        return "–"
+    return str(len(lines)) if len(lines) >= SEEDS else f"{len(lines)} of {SEEDS}"
+
+
+def image_claims(cells: Cells) -> list[Claim]:
+    """Those that can be decided: of models with all their seeds."""
+    reached = {
+        cell: Spread.of([line.best for line in lines]).mean
+        for cell, lines in cells.items()
+        if len(lines) >= SEEDS
+    }
+    return [*_order_claims(reached), *_cell_claims(reached)]
+
+
+def _order_claims(reached: dict[tuple[str, str], float]) -> list[Claim]:
+    claims = []
+    for dataset, title in DATASETS.items():
+        if all((dataset, model) in reached for model in ORDER):
+            means = [reached[dataset, model] for model in ORDER]
+            rises = [after - before for before, after in itertools.pairwise(means)]
+            claims.append(
+                Claim.at_least(
+                    f"{title}: the accuracy rises from {' to '.join(ORDER)} (the smaller of the "
+                    "two differences of the means)",
+                    min(rises),
+                    0.0,
+                    "points",
+                )
+            )
+    return claims
+
+
+def _cell_claims(reached: dict[tuple[str, str], float]) -> list[Claim]:
+    claims = []
+    for dataset, model in itertools.product(DATASETS, (*TABLE_1, *AUGMENTED)):
+        if (dataset, model) in reached:
+            paper = published(dataset, model)
+            claims.append(
+                Claim.at_least(
+                    f"{DATASETS[dataset]}, {model}: the mean accuracy of the best epoch is not "
+                    f"below the paper's {paper.mean:.2f} less its standard deviation, "
+                    f"{paper.std:.2f} (what is left)",
+                    reached[dataset, model] - (paper.mean - paper.std),
+                    0.0,
+                    "points",
+                )
+            )
+    return claims
+
+
+def _other_table(lines: Sequence[Line]) -> Table:
+    rows = []
+    for run, group in grouped(lines).items():
+        protocol = run.protocol
+        best, last = best_and_last(group)
+        settings = [in_words(protocol), protocol.precision, protocol.epochs]
+        images = f"{protocol.images:,}" if protocol.images else "all"
+        name = f"{DATASETS[run.dataset]}, {run.model}"
+        rows.append([name, *map(str, settings), images, str(len(group)), str(best), str(last)])
+    columns = ["model", "solver", "field", "epochs", "images", "seeds", "best epoch", "last epoch"]
+    note = "Not trained as those of the paper's tables are, and not to be compared with them."
+    return Table(columns, rows, "Runs of other settings", note)
+
+
+# --- figures --------------------------------------------------------------------------------------
+
+_METRICS = {
+    "train_loss": "training loss",
+    "test_loss": "test loss",
+    "test_accuracy": "test accuracy, %",
+}
+# Shared fields are light, unshared ones dark and dashed: both are seen where they agree.
+_COLOURS = {
+    "NODE": "grey",
+    "NDDE": "purple",
+    "NPCDDE2": "yellow",
+    "UNPCDDE2": "green",
+    "NPCDDE3": "amber",
+    "UNPCDDE3": "orange",
+    "NPCDDE5": "sky",
+    "UNPCDDE5": "blue",
+}
+
+_MORE = {"A1": "1 channel", "A2": "2 channels", "A4": "4 channels"}
+
+
+def _curve(lines: Sequence[Line], metric: str, label: str, colour: str) -> Curve:
+    """The mean over the seeds, within a standard deviation of it."""
+    values = np.stack([getattr(line, metric) for line in lines])
+    epochs, mean = np.arange(1, values.shape[1] + 1), values.mean(axis=0)
+    if len(lines) == 1:
+        return Curve(epochs, mean, label, colour)
+    std = values.std(axis=0, ddof=1)
+    return Curve(epochs, mean, label, colour, low=mean - std, high=mean + std)
+
+
+def _curves(cells: Cells) -> list[Figure]:
+    rows = {
+        title: {model: cells[dataset, model] for model in CURVES if (dataset, model) in cells}
+        for dataset, title in DATASETS.items()
+    }
+    rows = {title: models for title, models in rows.items() if models}
+    shown = [model for model in CURVES if any(model in models for models in rows.values())]
+    panels = [
+        Panel(
+            [_curve(x, metric, model, _COLOURS[model]) for model, x in models.items()],
+            name,
+            "epoch",
+        )
+        for models in rows.values()
+        for metric, name in _METRICS.items()
+    ]
+    caption = (
+        f"Training loss, test loss and test accuracy of {_listed(shown)}: the mean over the seeds "
+        "and, shaded, a standard deviation on either side."
+    )
+    return [Figure("curves", caption, panels, 3, list(rows))] if rows else []
+
+
+def _evaluations(cells: Cells) -> list[Figure]:
+    named = {"evaluations": TABLE_1, "evaluations-augmented": AUGMENTED}
+    figures = []
+    for name, models in named.items():
+        panels = _evaluation_panels(cells, models)
+        caption = (
+            "Evaluations of the field that an adaptive solver (Dormand and Prince's, tolerance "
+            "0.001) needs for a fixed batch of 256 test images, after each epoch: the mean over "
+            "the seeds."
+        )
+        if panels:
+            figures.append(Figure(name, caption, panels, min(3, len(panels))))
+    return figures
+
+
+def _evaluation_panels(cells: Cells, models: Sequence[str]) -> list[Panel]:
+    """One for each data set and number of channels."""
+    panels: dict[str, list[Curve]] = {}
+    for model, dataset in itertools.product(models, DATASETS):
+        counts = [line.nfe for line in cells.get((dataset, model), []) if line.nfe is not None]
+        if counts:
+            channels, _, family = model.rpartition("+")
+            mean = np.mean(counts, axis=0)
+            curve = Curve(
+                np.arange(1, len(mean) + 1),
+                mean,
+                family,
+                _COLOURS[family],
+                dashed=family.startswith("U"),
+            )
+            title = " + ".join(filter(None, [DATASETS[dataset], channels and _MORE[channels]]))
+            panels.setdefault(title, []).append(curve)
+    return [Panel(curves, title, "epoch", "evaluations") for title, curves in panels.items()]
+
+
+def _other_curves(lines: Sequence[Line]) -> list[Figure]:
+    rows: dict[str, dict[ImageRun, list[Line]]] = {}
+    for run, group in grouped(lines).items():
+        rows.setdefault(DATASETS[run.dataset], {})[run] = group
+    panels = [
+        Panel(
+            [
+                _curve(group, metric, _label(run, groups), colour)
+                for (run, group), colour in zip(
+                    groups.items(), itertools.cycle(COLOURS), strict=False
+                )
+            ],
+            name,
+            "epoch",
+        )
+        for groups in rows.values()
+        for metric, name in _METRICS.items()
+    ]
+    caption = "Training loss, test loss and test accuracy of runs of other settings."
+    return [Figure("other-curves", caption, panels, 3, list(rows))] if rows else []
+
+
+def _label(run: ImageRun, groups: dict[ImageRun, list[Line]]) -> str:
+    """The model, and more where the same one was trained in several ways."""
+    if sum(other.model == run.model for other in groups) == 1:
+        return run.model
+    protocol = run.protocol
+    return f"{run.model}, {in_words(protocol)}, {protocol.precision}, {protocol.epochs} epochs"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))

@@ -1,0 +1,212 @@
+"""Many runs of the image classifiers, in pieces of any length, on any machines that share a folder.
+
+A finished run is a file of one line below `lines/`, which appears whole or not at all; a run that
+has one is not trained again. What is being trained lies below `runs/`, and is continued there.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from .._files import write_atomically
+from .._machine import load
+from ..nn import paper_filters
+from ..training import TrainingError
+from . import data as data_sets
+from .accuracy import SEEDS, image_result
+from .experiment import write_figures
+from .images import (
+    AUGMENTED,
+    DATASETS,
+    TABLE_1,
+    Data,
+    Protocol,
+    Run,
+    default_protocol,
+    on_device,
+    quick_protocol,
+    train_run,
+)
+from .lines import read_lines
+
+
+class Plan(NamedTuple):
+    """What `plan` takes when nothing is asked for."""
+
+    datasets: Sequence[str]
+    models: Sequence[str]
+    seeds: int
+    protocol: Callable[[str], Protocol]
+
+
+FULL = Plan(tuple(DATASETS), (*TABLE_1, *AUGMENTED), SEEDS, default_protocol)
+QUICK = Plan(("mnist",), ("UNPCDDE2", "NODE"), 1, quick_protocol)
+
+
+def plan(
+    datasets: Sequence[str] = (),
+    models: Sequence[str] = (),
+    seeds: int | None = None,
+    *,
+    quick: bool = False,
+    **changes: Any,
+) -> list[Run]:
+    """The runs of a sweep in their order: Table 1, one data set after the other, then the augmented
+    models. What is left out, or "all", is everything, in a quick sweep what that is made for.
+
+    `changes` are made to the protocol: `solver`, `steps` or `rtol`, `precision`, `epochs`.
+    """
+    default = QUICK if quick else FULL
+    datasets = _chosen(datasets, default.datasets, tuple(DATASETS))
+    models = _chosen(models, default.models, FULL.models)
+    for dataset, model in itertools.product(datasets, models):
+        # Refuses those that the paper does not have.
+        paper_filters(model, dataset)
+    tables = [[model for model in models if model in table] for table in (TABLE_1, AUGMENTED)]
+    return [
+        Run(dataset, model, seed, _changed(default.protocol(model), **changes))
+        for table in tables
+        for dataset, model in itertools.product(datasets, table)
+        for seed in range(default.seeds if seeds is None else seeds)
+    ]
+
+
+def _chosen(asked: Sequence[str], default: Sequence[str], all_: Sequence[str]) -> Sequence[str]:
+    return all_ if "all" in asked else tuple(dict.fromkeys(asked)) or default
+
+
+def _changed(
+    protocol: Protocol,
+    solver: str | None = None,
+    steps: int | None = None,
+    rtol: float | None = None,
+    precision: str | None = None,
+    epochs: int | None = None,
+) -> Protocol:
+    """What is None stays, but adaptive steps replace equal ones and are dopri5's if not named."""
+    if rtol is None:
+        steps = protocol.steps if steps is None else steps
+        solver = solver or protocol.solver
+    return dataclasses.replace(
+        protocol,
+        solver=solver or "dopri5",
+        steps=steps,
+        rtol=rtol,
+        precision=precision or ("f32" if jax.default_backend() == "cpu" else protocol.precision),
+        epochs=epochs or protocol.epochs,
+    )
+
+
+class Swept(NamedTuple):
+    """Where everything is, and how many runs came to which end."""
+
+    folder: Path
+    trained: int
+    done_before: int
+    elsewhere: int
+    failed: int
+
+
+def sweep(
+    runs: Sequence[Run],
+    folder: Path,
+    *,
+    data: str | Path | None = None,
+    resume: bool = True,
+    progress: bool = True,
+    tensorboard: bool = False,
+) -> Swept:
+    """Trains those of `runs` that have no line in `folder`, or all with `resume=False`; then draws
+    what all lines there say.
+
+    One that another process is training is left to it. One whose loss does not stay finite is
+    named, and the others go on. `data` is the folder of the original files, see `data.load`.
+    """
+    done = {line.run for line in read_lines(folder)} if resume else set()
+    options = {"resume": resume, "progress": progress, "tensorboard": tensorboard}
+    tell = functools.partial(_tell, progress)
+    images = functools.lru_cache(maxsize=1)(functools.partial(_images, data, tell))
+    ends = {"trained": 0, "done_before": 0, "elsewhere": 0, "failed": 0}
+    for number, run in enumerate(runs, 1):
+        end = "done_before"
+        if run not in done:
+            used = images(run.dataset, run.protocol.images, run.protocol.test_images)
+            tell(f"{_in_words(run)}: run {number} of {len(runs)}")
+            end = _train(run, used, folder, tell, options)
+        ends[end] += 1
+    swept = Swept(folder, **ends)
+    tell(
+        f"{swept.trained} of {len(runs)} runs trained, {swept.done_before} done before, "
+        f"{swept.elsewhere} left to other processes, {swept.failed} failed."
+    )
+    _, figures = image_result(folder)
+    write_figures(folder, figures)
+    return swept
+
+
+def _train(run: Run, data: Data, folder: Path, tell: Callable, options: dict[str, Any]) -> str:
+    """Trains one run, unless another process does or did; returns how it ended."""
+    line, place = folder / "lines" / f"{run.name}.jsonl", folder / "runs" / run.name
+    with _claimed(place) as mine:
+        if not mine:
+            tell("Another process is training it: left to that.")
+            return "elsewhere"
+        if options["resume"] and line.exists():
+            tell("Another process has trained it.")
+            return "done_before"
+        try:
+            found = train_run(run, data, place, **options)
+        except TrainingError as error:
+            tell(f"It failed: {error}")
+            return "failed"
+        write_atomically(line, json.dumps(found) + "\n")
+        # The line says all that these do.
+        shutil.rmtree(place / "checkpoints", ignore_errors=True)
+        (place / "metrics.jsonl").unlink(missing_ok=True)
+    accuracy = found["test_accuracy"]
+    best = max(x for x in accuracy if x is not None)
+    tell(f"Test accuracy {accuracy[-1]} %, at best {best} %, in {found['seconds']:.0f} s")
+    return "trained"
+
+
+@contextlib.contextmanager
+def _claimed(place: Path) -> Iterator[bool]:
+    """Whether the run in `place` is ours until the end of the block, its line included. The system
+    lets go of the lock when the process ends, in whatever way."""
+    filelock = load("filelock")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(place.with_name(f".{place.name}.lock"))
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        lock.release()
+
+
+def _images(
+    folder: str | Path | None, tell: Callable, dataset: str, train: int | None, test: int | None
+) -> Data:
+    tell(f"Reading {DATASETS[dataset]}")
+    return on_device(dataset, data_sets.load(dataset, folder), train, test)
+
+
+def _in_words(run: Run) -> str:
+    return f"{DATASETS[run.dataset]}, {run.model}, seed {run.seed}"
+
+
+def _tell(shown: bool, sentence: str) -> None:
+    if shown:
+        print(sentence, file=sys.stderr, flush=True)

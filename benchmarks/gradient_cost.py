@@ -8,13 +8,14 @@ known before it runs. The error of a gradient is relative to `Direct` in float64
 interval, as good as that of the equation.
 
 Two cores of an AMD EPYC, not otherwise idle; Python 3.11, JAX 0.10.2, diffrax 0.7.2. Times are
-medians of three timings in one run; an earlier run gave 1.9, 1.5, 1.2 and 1.7 s under more load.
+medians of three timings in one run; earlier ones gave 1.18, 1.14, 0.82 and 1.27 s, and under more
+load 1.9, 1.5, 1.2 and 1.7 s.
 
     intervals x steps     8 x 1    8 x 4   8 x 16   8 x 64   64 x 16  256 x 16    8 x 16
-    Direct                58 MB   229 MB   968 MB  3856 MB   6965 MB  27525 MB    1.18 s
-    Checkpointed            5       16      112      433       120       145      1.14
-    Adjoint                 6        6        6        6        18        71      0.82
-    diffrax                 7        8       12       18        67       256      1.27
+    Direct                58 MB   229 MB   968 MB  3856 MB   6965 MB  27525 MB    1.21 s
+    Checkpointed            5       16      112      433       120       145      1.08
+    Adjoint                 6        6        6        6        18        71      0.81
+    diffrax                 7        8       12       18        67       256      1.28
 
 Direct keeps every stage of every step, Checkpointed those of one interval and the knots, Adjoint
 the knots. diffrax keeps the state at some steps and so needs less than Checkpointed within an

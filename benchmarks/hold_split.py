@@ -2,19 +2,17 @@
 
 One training step (value and gradient, jitted, Tsit5 with equal steps, float32), with a field that
 is split in `hold(history)` and `__call__`, and with the same field joining its history to the state
-at every evaluation. Two cores of an AMD EPYC, not otherwise idle; Python 3.11, JAX 0.10.2. Medians
-of 60 repeats in one run, in which the two forms take turns; the ratio is the median of the ratios,
-repeat by repeat, and is to be trusted more than the milliseconds.
+at every evaluation. Two cores of an AMD EPYC, otherwise idle; Python 3.11, JAX 0.10.2. Medians
+of 40 turns in one run, in which the two forms alternate; trust the ratios more than the times.
 
     model                             gradient        split     joined    joined / split
-    population, 2-10-10-1, batch 100  Direct         3.6 ms     4.1 ms    1.10
-                                      Checkpointed   4.0 ms     4.4 ms    1.09
-    wide, 192-128-128-32, batch 256   Direct         136 ms     203 ms    1.50
-                                      Checkpointed    97 ms     162 ms    1.66
+    population, 2-10-10-1, batch 100  Direct         2.4 ms     3.7 ms    1.53
+                                      Checkpointed   3.0 ms     4.2 ms    1.42
+    wide, 192-128-128-32, batch 256   Direct         125 ms     156 ms    1.25
+                                      Checkpointed    93 ms     128 ms    1.37
 
-So: a tenth for one held number, where the first layer is hardly any of the work, and a third or
-more of the step for five held states of 32. An earlier run gave 1.13, 1.15, 1.50 and 1.67. For
-convolutions on a GPU the answer is another one, see NOTES.md. results/hold_split.json has all rows.
+For convolutions on a GPU the answer is another one, see NOTES.md. results/hold_split.json has all
+rows.
 
 Run it with `python benchmarks/hold_split.py` (a minute); it prints the table and writes the rows.
 """
@@ -55,17 +53,18 @@ SIZES = {
 
 
 class Concatenated(eqx.Module):
-    """The same network without `hold`: its arguments are joined at every evaluation."""
+    """The same network, in the same layout, without `hold`: its arguments are joined at every
+    evaluation."""
 
     mlp: MLP
 
     def __call__(self, t, y, args, *, history):
-        x = jnp.concatenate([y, *history], axis=-1)
-        first, *others = self.mlp.layers
-        x = first(x)
-        for layer in others:
-            x = layer(self.mlp.design.activation(x))
-        return x
+        x = jnp.moveaxis(jnp.concatenate([y, *history], axis=-1), -1, 0)
+        for i, layer in enumerate(self.mlp.layers):
+            x = jnp.tensordot(layer.weight, self.mlp.design.activation(x) if i else x, (0, 0))
+            if layer.bias is not None:
+                x = x + layer.bias[:, None]
+        return jnp.moveaxis(x, 0, -1)
 
 
 def make_step(size: Size, gradient):

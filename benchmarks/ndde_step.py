@@ -1,6 +1,39 @@
 """How long is one step with a true delay?
 
-HEADER
+Hutchinson's equation x' = a x(t) (1 - x(t - tau)), 100 starts over ten delays with 21 samples, and
+the gradient of a mean square with respect to a and tau; and a network 2-10-10-1 in its place that
+has learnt the equation, over three delays with 31 samples, and the gradient with respect to its
+weights. In float32, with lagrax's `Lag` and with torchdde, which has the better of one and all
+threads. Steps are equal ones in each delay unless said otherwise.
+
+Errors are the largest of all samples, against 64 steps in float64, which agree with the method of
+steps on scipy's DOP853. Each of torchdde's programs is compared with the fastest of lagrax whose
+error is not larger (within 5 %; errors below 5e-6 are rounding and count as equal). The goals take
+the smallest ratio of all programs whose error is below 0.05.
+
+Two cores of an AMD EPYC, shared with other work; JAX 0.10.2, diffrax 0.7.2, PyTorch 2.13, torchdde
+0.1.3; one run, medians of seven turns. Milliseconds, and in brackets times lagrax:
+
+                          Hutchinson                              network
+    program                 error  solve        gradient          error  solve       gradient
+    lagrax, Bosh3, 2      1.1e-02   0.14            0.71        4.0e-03   0.20           0.36
+    lagrax, Tsit5, 2      1.1e-04   0.26            1.20        1.1e-04   0.37           0.61
+    lagrax, Tsit5, 4      3.1e-06   0.25            1.82        3.5e-06   0.40           1.12
+    lagrax, Tsit5 at 1e-5 3.6e-05   0.75            6.46        1.1e-04   1.56           2.35
+    torchdde, RK4, 1      4.6e-02   15.4 (113)      37.2 (53)   2.4e-02    6.6 (33)      12.7 (36)
+    torchdde, RK4, 2      1.3e-03   26.9 (155)      69.7 (76)   1.5e-03   11.5 (43)      20.9 (34)
+    torchdde, RK4, 4      1.1e-04   53.2 (307)     133.6 (147)  1.0e-04   17.2 (51)      34.9 (45)
+    torchdde, Dopri5, 4   7.5e-06   86.6 (342)     246.8 (135)  6.9e-06   28.1 (70)      67.2 (60)
+    torchdde, 1e-5        9.2e-04   77.6 (447)     186.1 (204)  1.7e-03   26.9 (100)     61.6 (101)
+
+The gradients of torchdde are those of backpropagation. Its adjoint was measured too, and in version
+0.1.3 gives wrong ones: for a it returned 15 where -0.18 is right. Its gradient with respect to tau
+is off by 5, 2 and 1 % with 2, 4 and 8 steps of Dopri5. lagrax's programs were chosen with
+torchdde's errors in view. results/ndde_step.json has all rows.
+
+Run it with `python benchmarks/ndde_step.py` in an environment with requirements.txt (five to seven
+minutes on the machine above). It prints the rows and the goals and writes results/ndde_step.json.
+Without torchdde its rows are left out and it says so; `--tiny` checks that it runs.
 """
 
 import argparse
@@ -19,7 +52,6 @@ from population_step import training
 
 import lagrax
 from lagrax.nn import MLP
-from lagrax.paper.population import Settings, exact_series, split
 from lagrax.systems import Hutchinson
 
 try:
@@ -32,7 +64,7 @@ except ImportError as error:
 QUESTION = "How long is one step with a true delay?"
 RESULTS = measuring.RESULTS / "ndde_step.json"
 # Errors that float32 leaves to chance, and errors with which a row is no solution.
-FLOOR, SENSIBLE = 5e-6, 0.1
+FLOOR, SENSIBLE = 5e-6, 0.05
 
 
 @dataclass(frozen=True)
@@ -43,7 +75,7 @@ class Size:
     everything: bool  # or one program of each library
 
 
-FULL, TINY = Size(500, 10, 0.03, True), Size(10, 1, 0.0, False)
+FULL, TINY = Size(500, 7, 0.02, True), Size(10, 1, 0.0, False)
 
 
 class Problem(NamedTuple):
@@ -64,7 +96,8 @@ class Problem(NamedTuple):
 def follower(ts: np.ndarray, **options: Any) -> Callable:
     """`follow(field, starts)`: the samples, one row a time. A field that is a system has its own
     delay, which may be traced: the number of intervals is said."""
-    # Made here, not under jit, where its times would be traced, and their number an interval too.
+    # Made before jit, under which its times would be traced: their number an interval is then
+    # unknown.
     saveat, end = diffrax.SaveAt(ts=ts), float(ts[-1])
 
     def follow(field, starts):
@@ -82,7 +115,6 @@ def follower(ts: np.ndarray, **options: Any) -> Callable:
             throw=False,
             **options,
         )
-        assert solution.ys is not None
         return solution.ys[..., 0]
 
     return follow
@@ -90,13 +122,15 @@ def follower(ts: np.ndarray, **options: Any) -> Callable:
 
 def lagrax_programs() -> dict[str, dict]:
     tsit5, adaptive = diffrax.Tsit5(), diffrax.PIDController(rtol=1e-5, atol=1e-5)
+    direct = {"gradient": lagrax.Direct()}
     return {
-        "Tsit5, 2 steps": {"solver": tsit5, "steps": 2},
-        "Bosh3, 2 steps": {"solver": diffrax.Bosh3(), "steps": 2},
-        "Tsit5, 1 step": {"solver": tsit5, "steps": 1},
-        "Tsit5, 2 steps, Direct": {"solver": tsit5, "steps": 2, "gradient": lagrax.Direct()},
-        "Tsit5, 4 steps": {"solver": tsit5, "steps": 4},
-        "Heun, 4 steps": {"solver": diffrax.Heun(), "steps": 4},
+        "Tsit5, 2 steps": {"solver": tsit5, "steps": 2} | direct,
+        "Tsit5, 1 step": {"solver": tsit5, "steps": 1} | direct,
+        "Tsit5, 2 steps, Checkpointed": {"solver": tsit5, "steps": 2},
+        "Tsit5, 3 steps": {"solver": tsit5, "steps": 3} | direct,
+        "Tsit5, 4 steps": {"solver": tsit5, "steps": 4} | direct,
+        "Bosh3, 2 steps": {"solver": diffrax.Bosh3(), "steps": 2} | direct,
+        "Heun, 4 steps": {"solver": diffrax.Heun(), "steps": 4} | direct,
         "Tsit5 at 1e-5": {"solver": tsit5, "stepsize_controller": adaptive, "max_steps": 64},
     }
 
@@ -137,9 +171,7 @@ def torchdde_programs() -> dict[str, dict]:
         "RK4, 2 steps": {"solver": rk4, "steps": 2},
         "Dopri5, 2 steps": {"solver": dopri5, "steps": 2},
         "RK2, 4 steps": {"solver": rk2, "steps": 4},
-        "RK2, 8 steps": {"solver": rk2, "steps": 8},
         "Bosh3, 2 steps": {"solver": bosh3, "steps": 2},
-        "Bosh3, 4 steps": {"solver": bosh3, "steps": 4},
         "RK4, 1 step": {"solver": rk4, "steps": 1},
         "RK4, 4 steps": {"solver": rk4, "steps": 4},
         "Dopri5, 1 step": {"solver": dopri5, "steps": 1},
@@ -153,7 +185,6 @@ def torchdde_programs() -> dict[str, dict]:
 
 def torch_field(field: Any):
     """The same field; its first parameters are the delays, which torchdde's adjoint expects."""
-    assert torch is not None
 
     class Field(torch.nn.Module):
         def __init__(self, delay, parameters):
@@ -177,7 +208,6 @@ def torch_field(field: Any):
 
 
 def torchdde_calls(options: dict, problem: Problem) -> tuple[Callable, Callable]:
-    assert torch is not None
     module, solver = torch_field(problem.field), options["solver"]()
     trains_delay = isinstance(problem.field, Hutchinson)
     module.delays.requires_grad_(trains_delay or not options.get("direct", True))
@@ -224,22 +254,20 @@ def torchdde_calls(options: dict, problem: Problem) -> tuple[Callable, Callable]
 
 
 def make_problems(size: Size) -> dict[str, Problem]:
+    """The network has learnt Hutchinson's equation from series as short as the paper's."""
     starts = np.random.default_rng(0).uniform(0.2, 1.5, 100)
-    ts = np.arange(0.0, 10.1, 0.5)
     system = Hutchinson(jnp.float32(1.5), jnp.float32(1.0))
-    target = by_scipy(logistic(1.65), starts, ts)
-    settings = Settings()
-    series = split(settings, exact_series(settings, 2.0))[0]
-    times = np.arange(31) * 0.1
+    ts, short = np.arange(21) * 0.5, np.arange(31) * 0.1
+    follow = jax.jit(follower(ts, solver=diffrax.Tsit5(), steps=12))
+    target = follow(Hutchinson(jnp.float32(1.65), jnp.float32(1.0)), jnp.float32(starts))
+    fine = jax.jit(follower(short, solver=diffrax.Bosh3(), steps=12, gradient=lagrax.Direct()))
+    series = fine(system, jnp.float32(starts))
     field = MLP(1, (10, 10), history=1, use_bias=False, key=jax.random.key(0))
-    fine = follower(times, solver=diffrax.Bosh3(), steps=12, gradient=lagrax.Direct())
     train = jax.jit(training(lambda field, starts: fine(field, starts).T))
-    field = train(field, series, 0.01, size.training)[0]
+    field = train(field, series.T, 0.01, size.training)[0]
     return {
         "Hutchinson": with_reference(system, logistic(1.5), starts, ts, target),
-        "network": with_reference(
-            field, network(field), *(np.array(series[:, 0]), times, series.T)
-        ),
+        "network": with_reference(field, network(field), starts, short, series),
     }
 
 

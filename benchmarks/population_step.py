@@ -1,6 +1,53 @@
 """How long is one training step on the population equation?
 
-HEADER
+The paper's NPCDDE (field 2-10-10-1, tanh, no biases), 100 series on [0, 3] with 31 samples each:
+mean square, gradient, Adam, in float32. The same parameters and series in lagrax, in a scan of
+diffrax's `diffeqsolve` over the three intervals, and in loops over them around torchdiffeq and
+torchode. All have the held state's share of the first layer once an interval. Two fields: as it is
+at the start, and after 1,000 steps of training; at learning rate zero every step is the same one.
+
+`call_ms` is a step in a call of its own, `ms` for JAX's programs one of 20 in a compiled loop, as
+`lagrax.training` runs them and any user of diffrax can. PyTorch has the better of one and all
+threads. `torch.compile` and `torch.jit` were not tried.
+
+Errors are the largest of all samples, against 100 steps an interval in float64, which agree with
+scipy's DOP853. Each program of a peer is compared with the fastest of lagrax whose error is not
+larger (within 5 %; errors below 2e-6 are rounding and count as equal). The goals take, over both
+fields and for both times, a library's fastest program with an error below 0.01, and the least
+favourable of all such programs. lagrax's programs were chosen with the peers' errors in view; a
+solver of lagrax that meets a peer's error closely is a fair rival, but it was looked for.
+
+Two cores of an AMD EPYC, shared with other work; JAX 0.10.2, diffrax 0.7.2, PyTorch 2.13,
+torchdiffeq 0.2.5, torchode 1.0.1; one run, medians of ten turns. The trained field:
+
+                                                              times lagrax's
+    program                              ms  call_ms    error     ms  call_ms
+    lagrax, Tsit5, 1 step an interval  0.21     0.42  2.4e-03
+    lagrax, Dopri5, 1 step             0.27     0.41  1.4e-03
+    lagrax, Tsit5, 2 steps             0.56     0.62  7.9e-05
+    lagrax, Tsit5, 5 steps             1.49     1.44  1.7e-06
+    lagrax, Tsit5 at 1e-3              0.80     0.94  1.4e-03
+    diffrax, Tsit5, 1 step             0.53     0.79  2.4e-03    2.5      2.0
+    diffrax, Tsit5, 2 steps            1.13     1.37  8.0e-05    2.0      2.2
+    diffrax, Tsit5 at 1e-3             1.58     1.86  1.4e-03    5.9      4.5
+    the same, vmapped                  2.77     3.20  1.4e-03   10.3      7.7
+    1 step, with lagrax's field        0.55     0.58  2.4e-03    2.6      1.5
+    torchdiffeq, rk4, 2 steps                  14.1   1.1e-03   25.1     22.7
+    torchdiffeq, rk4, 10 steps                 22.8   2.2e-06   15.3     15.8
+    torchdiffeq, dopri5 at 1e-3                22.5   8.6e-03  105.9     58.5
+    torchode, Tsit5, 1 step                    10.7   2.4e-03   50.2     27.8
+    torchode, Dopri5 at 1e-3                   20.2   1.0e-03   35.9     32.5
+
+So: twice as fast as diffrax, by a margin that is within the noise of such a machine; 32 times as
+torchode in a loop and 27 a call; and 15 to 25 times as torchdiffeq's rk4, short of the 30 hoped
+for. With equal tolerances, adaptive lagrax is 1.6 to 2.2 times as fast as adaptive diffrax with the
+same adjoint. First calls take 1.6 (adaptive) and 1.8 times (one step) as long as diffrax's, the
+medians of three each. results/population_step.json has all rows.
+
+Run it with `python benchmarks/population_step.py` in an environment with requirements.txt (six to
+eight minutes on the machine above). It prints the rows and the goals and writes
+results/population_step.json. Without PyTorch's libraries their rows are left out and it says so;
+`--tiny` checks that it runs.
 """
 
 import argparse
@@ -36,11 +83,11 @@ RESULTS = measuring.RESULTS / "population_step.json"
 GROWTH, INTERVALS, PERIOD = 2.0, 3, 0.1
 A_PERIOD = round(1 / PERIOD)  # samples
 TIMES = np.arange(INTERVALS * A_PERIOD + 1) * PERIOD
-# Made here, not under jit, where its times would be traced, and their number an interval unknown.
+# Made before jit, under which its times would be traced: their number an interval is then unknown.
 SAVEAT = diffrax.SaveAt(ts=TIMES)
 FRACTIONS = np.float32(TIMES[1 : A_PERIOD + 1])
-# Errors that float32 leaves to chance: what every accurate program reaches.
-FLOOR = 2e-6
+# Errors that float32 leaves to chance, and errors with which nobody would train.
+FLOOR, SENSIBLE = 2e-6, 1e-2
 
 
 @dataclass(frozen=True)
@@ -54,7 +101,7 @@ class Size:
     everything: bool  # or two programs of each library
 
 
-FULL, TINY = Size(100, 1000, 50, 15, 0.03, 3, True), Size(100, 20, 2, 1, 0.0, 1, False)
+FULL, TINY = Size(100, 1000, 20, 10, 0.02, 3, True), Size(100, 20, 2, 1, 0.0, 1, False)
 
 
 class Problem(NamedTuple):
@@ -90,7 +137,6 @@ def lagrax_program(
         solution = lagrax.solve(
             field, 0.0, end, starts[:, None], delays=delays, saveat=saveat, throw=False, **options
         )
-        assert solution.ys is not None
         return solution.ys[..., 0].T
 
     return Program("lagrax", name, follow, tolerance)
@@ -106,9 +152,9 @@ def lagrax_programs() -> list[Program]:
         lagrax_program("Dopri5 at 1e-3", 1e-3, solver=dopri5),
         lagrax_program("Tsit5, 1 step, Checkpointed", solver=tsit5, steps=1),
         lagrax_program("Tsit5, 2 steps", solver=tsit5, steps=2, gradient=direct),
-        lagrax_program("Tsit5, 4 steps", solver=tsit5, steps=4, gradient=direct),
+        lagrax_program("Tsit5, 3 steps", solver=tsit5, steps=3, gradient=direct),
+        lagrax_program("Tsit5, 5 steps", solver=tsit5, steps=5, gradient=direct),
         lagrax_program("Dopri5, 1 step", solver=dopri5, steps=1, gradient=direct),
-        lagrax_program("Dopri8, 2 steps", solver=diffrax.Dopri8(), steps=2, gradient=direct),
         lagrax_program("Bosh3, 2 steps", solver=bosh3, steps=2, gradient=direct),
     ]
 
@@ -166,7 +212,6 @@ def diffrax_program(
                 max_steps=32 if steps is None else steps,
                 throw=False,
             )
-            assert solution.ys is not None
             ys = jax.vmap(solution.evaluate)(FRACTIONS) if dense else solution.ys
             return solution.ys[-1], ys
 
@@ -194,10 +239,8 @@ def diffrax_programs() -> list[Program]:
         make("Tsit5 at 1e-3, vmapped", 1e-3, solver=tsit5, adjoint=recursive, vmapped=True),
         make("Dopri5 at 1e-3", 1e-3, solver=dopri5, adjoint=recursive),
         make("Tsit5 at 1e-5", 1e-5, solver=tsit5, adjoint=recursive),
-        make("Tsit5, 1 step, checkpointed", solver=tsit5, steps=1, adjoint=recursive),
         make("Tsit5, 2 steps", solver=tsit5, steps=2, adjoint=recursive),
         make("Tsit5, 1 step", solver=tsit5, steps=1, adjoint=direct, make=lagrax_field),
-        make("Tsit5, 2 steps", solver=tsit5, steps=2, adjoint=recursive, make=lagrax_field),
     ]
 
 
@@ -205,13 +248,11 @@ def diffrax_programs() -> list[Program]:
 
 
 def torch_field(field: MLP):
-    assert torch is not None
     weights = [torch.from_numpy(np.array(layer.weight)) for layer in field.layers]
     return torch.nn.ParameterList([torch.nn.Parameter(w) for w in weights])
 
 
 def torch_slope(weights, y, share):
-    assert torch is not None
     h = torch.tanh(torch.addmm(share, y, weights[0][:1]))
     return torch.tanh(h @ weights[1]) @ weights[2]
 
@@ -220,7 +261,6 @@ def torch_program(library: str, name: str, interval: Callable, tolerance=None) -
     """A loop over the intervals; `interval(weights, y, share)` has the samples of one."""
 
     def follow(weights, starts):
-        assert torch is not None
         y, parts = starts[:, None], [starts[None, :, None]]
         for _ in range(INTERVALS):
             ys = interval(weights, y, y @ weights[0][1:])
@@ -231,7 +271,6 @@ def torch_program(library: str, name: str, interval: Callable, tolerance=None) -
 
 
 def torch_times():
-    assert torch is not None
     return torch.from_numpy(np.float32(TIMES[: A_PERIOD + 1]))
 
 
@@ -240,7 +279,6 @@ def by_torchdiffeq(name: str, tolerance: float | None = None, adjoint=False, **o
         options |= {"rtol": tolerance, "atol": tolerance}
 
     def interval(weights, y, share):
-        assert torch is not None
         if not adjoint:
             slope = lambda t, y: torch_slope(weights, y, share)
             return torchdiffeq.odeint(slope, y, torch_times(), **options)
@@ -255,7 +293,6 @@ def by_torchdiffeq(name: str, tolerance: float | None = None, adjoint=False, **o
 
 def by_torchode(name: str, method: str, tolerance=None, steps: int | None = None) -> Program:
     def interval(weights, y, share):
-        assert torch is not None
         slope = lambda t, y, share: torch_slope(weights, y, share)
         term = torchode.ODETerm(slope, with_args=True, with_stats=False)
         controller, dt0 = torchode.FixedStepController(), None
@@ -375,7 +412,6 @@ def training(follow: Callable) -> Callable:
 
 
 def torch_step(program: Program, problem: Problem) -> Callable:
-    assert torch is not None
     weights, series = torch_field(problem.field), torch.from_numpy(np.array(problem.series))
     optimiser = torch.optim.Adam(weights.parameters(), lr=0.0)
 
@@ -437,7 +473,7 @@ def torch_rows(programs: list[Program], problems: dict, calls: Calls, rows: list
 
 
 def time_rows(calls: Calls, rows: list[dict], size: Size) -> None:
-    times = measuring.milliseconds(calls, repeats=size.repeats, seconds=size.seconds)  # pyright: ignore
+    times = measuring.milliseconds(calls, repeats=size.repeats, seconds=size.seconds)
     for (i, what), ms in times.items():
         of_block = what == "ms" and "first_call_s" in rows[i]
         rows[i][what] = ms / size.block if of_block else ms
@@ -471,36 +507,41 @@ def find(rows: list[dict], problem: str, library: str, program: str) -> dict:
     return next((r for r in rows if wanted.items() <= r.items()), {})
 
 
-def goals_of(rows: list[dict], compilations: dict[str, float]) -> list[dict]:
-    def smallest(library):
-        ratios = [r["over_lagrax"] for r in rows if r["library"] == library]
-        return float(np.min(ratios)) if ratios else float("nan")
+WAYS = {"a step a call": ("call_ms", "over_lagrax_by_call"), "in a loop": ("ms", "over_lagrax")}
 
-    out = [
-        measuring.at_least(
-            f"{library} over lagrax at equal error, in time", smallest(library), goal
-        )
-        for library, goal in (("torchdiffeq", 30), ("torchode", 30), ("diffrax", 2))
-    ]
+
+def goals_of(rows: list[dict], compilations: dict[str, float]) -> list[dict]:
+    out = []
+    for library, goal in (("torchdiffeq", 30), ("torchode", 30), ("diffrax", 2)):
+        sensible = [r for r in rows if r["library"] == library and r["error"] < SENSIBLE]
+        for way, (what, ratio) in WAYS.items():
+            fastest = [
+                min((r for r in sensible if r["problem"] == p), key=lambda r: r[what])[ratio]
+                for p in sorted({r["problem"] for r in sensible})
+            ]
+            every = [r[ratio] for r in sensible]
+            for which, ratios in (("fastest", fastest), ("least favourable", every)):
+                value = float(np.min(ratios)) if ratios else float("nan")
+                name = f"{library}'s {which} program over lagrax at equal error, {way}, in time"
+                out.append(measuring.at_least(name, value, goal))
     for name, ratio in compilations.items():
         out.append(measuring.at_most(f"lagrax over diffrax, {name}: first call", ratio, 1))
     return out
 
 
 def compare_compilations(rows: list[dict], problem: Problem, size: Size) -> dict[str, float]:
-    """Of the same solver in both libraries; they take turns."""
+    """The first calls of the same solver in both libraries, which take turns."""
     out = {}
     for name in ("Tsit5 at 1e-3", "Tsit5, 1 step"):
-        seconds = {}
-        for program in (*lagrax_programs(), *diffrax_programs()):
-            row = find(rows, "start", program.library, name)
-            if program.name == name and program.library in ("lagrax", "diffrax"):
-                seconds[program.library] = [row["first_call_s"]]
+        pair = [
+            next(p for p in ps if p.name == name) for ps in (lagrax_programs(), diffrax_programs())
+        ]
+        seconds = [[find(rows, "start", p.library, name)["first_call_s"]] for p in pair]
         for _ in range(size.compilations - 1):
-            for program in (*lagrax_programs(), *diffrax_programs()):
-                if program.name == name and program.library in seconds:
-                    seconds[program.library].append(first_call(program, problem)[0])
-        out[name] = statistics.median(seconds["lagrax"]) / statistics.median(seconds["diffrax"])
+            for program, of_program in zip(pair, seconds, strict=True):
+                of_program.append(first_call(program, problem)[0])
+        own, other = (statistics.median(s) for s in seconds)
+        out[name] = own / other
     return out
 
 

@@ -11,24 +11,24 @@ five timings (three for scipy and jitcdde) in one run; the run before it gave th
 to lagrax within 20 % of these. Seconds for 100,000 trajectories, each in its best layout:
 
     population, 100 intervals           float64   float32
-    lagrax, adaptive                       0.15     0.094
-    lagrax, 2 steps an interval            0.17     0.081
-    diffrax, adaptive                      0.42     0.29
-    diffrax, 2 steps an interval           0.23     0.14
-    scipy, 10,000 as one state *           0.74
-    scipy, one after the other *           1560
+    lagrax, adaptive                       0.16     0.086
+    lagrax, 2 steps an interval            0.16     0.076
+    diffrax, adaptive                      0.39     0.28
+    diffrax, 2 steps an interval           0.21     0.14
+    scipy, 10,000 as one state *           0.67
+    scipy, one after the other *           1710
     Hutchinson, 20 intervals
-    lagrax, 4 steps an interval *          0.46
-    lagrax, adaptive *                     7.3
-    jitcdde, 50 in one system *              17
-    jitcdde, one after the other *          117
+    lagrax, 4 steps an interval *          0.41
+    lagrax, adaptive *                     4.1
+    jitcdde, 50 in one system *              16
+    jitcdde, one after the other *           51
 
     * extrapolated: from 10,000 trajectories (lagrax, scipy as one state), 10 (scipy), 50 (jitcdde)
 
-Time grows in proportion to trajectories and intervals (slopes 1.00 and 0.98 on logarithmic axes). A
+Time grows in proportion to trajectories and intervals (slopes 1.00 and 1.00 on logarithmic axes). A
 trajectory stops getting cheaper at about 1000. XLA counts 155 kB that its kernels move for it; with
-1000 at a time they come from the caches, at 96 GB/s. Main memory streams 27 GB/s: as one state of
-10,000 or more the solve moves 36 to 49 GB/s, twice as slow, so solve large batches in chunks
+1000 at a time they come from the caches, at 100 GB/s. Main memory streams 30 GB/s: as one state of
+10,000 or more the solve moves 42 to 50 GB/s, twice as slow, so solve large batches in chunks
 (`jax.lax.map` over 1000 trajectories at a time).
 
 Run it with `.venv-bench/bin/python benchmarks/throughput.py` (three minutes). It prints the tables

@@ -86,7 +86,7 @@ def solve(
     - `intervals`: needed where a delay, t0 or t1 is traced (trained, vmapped): at least as many as
       there are periods of the shortest delay in the span. (A kink that a traced `Lag` passes on is
       followed once where there are other delays too, so that high orders may suffer a little.)
-    - `saveat`: as in diffrax. Times built with NumPy or outside `jit` are known beforehand and
+    - `saveat`: as in diffrax. Build it outside `jit`: its times are then known beforehand, which is
       cheaper.
     - `gradient`: `Checkpointed()`, `Direct()` or `Adjoint()`.
     - `max_steps`: at most this many adaptive steps, rejected ones included. With a `Lag`, or with

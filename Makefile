@@ -4,7 +4,7 @@
 # make test      the tests, with coverage
 # make test-all  the tests, the slow ones included
 # make lint      style; make types: static types
-# make clean     remove everything these commands made
+# make clean     remove what these commands made, but for results and runs
 #
 # Needs Python 3.11 or later; name another interpreter with `make PYTHON=python3.12 test`.
 

@@ -19,8 +19,8 @@ load 1.9, 1.5, 1.2 and 1.7 s.
 
 Direct keeps every stage of every step, Checkpointed those of one interval and the knots, Adjoint
 the knots. diffrax keeps the state at some steps and so needs less than Checkpointed within an
-interval, and more over many. The error of the gradient in float64 is 4e-3, 6e-7, 2e-10 and 3e-13
-with 1, 4, 16 and 64 steps, Adjoint's as Direct's; in float32 it stays at 3e-6.
+interval, and more at 256 of them. The error of the gradient in float64 is 4e-3, 6e-7, 2e-10 and
+3e-13 with 1, 4, 16 and 64 steps, Adjoint's as Direct's; in float32 it stays at 3e-6.
 
 Run it with `.venv-bench/bin/python benchmarks/gradient_cost.py` (three minutes). It prints the
 table and the goals, and writes results/gradient_cost.json and a picture beside it. `--tiny` checks
@@ -240,7 +240,9 @@ def goals_of(rows: list[dict], errors: list[dict], size: Size) -> list[dict]:
     worst = value(errors, "error", way="Adjoint", dtype="float64", intervals=n, steps=many)
     return [
         measuring.at_most(
-            "Checkpointed: memory of an interval more, in states", grown / (last - first) / state, 3
+            "Checkpointed: memory that one more interval adds, in states",
+            grown / (last - first) / state,
+            3,
         ),
         measuring.at_most(
             f"Checkpointed: memory over Direct's, {most} intervals of {k} steps", share, 0.2

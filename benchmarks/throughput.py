@@ -3,8 +3,8 @@
 The population equation x' = 2 x (1 - x(floor t)) over 100 units of time from 100,000 starts to
 their ends: lagrax, diffrax with a scan over the intervals, and scipy's `solve_ivp` interval by
 interval. Hutchinson's equation x' = 1.8 x (1 - x(t - 1)) over 20 units: lagrax and jitcdde. Each is
-set so that the largest error at any knot is just below 1e-4, against the exact solution
-(Hutchinson's: scipy at 1e-12), and that error is measured along.
+set so that the largest error at any knot is below 1e-4 (by up to five times), against the exact
+solution (Hutchinson's: scipy at 1e-12), and that error is measured along.
 
 Two cores of an AMD EPYC, not otherwise idle; Python 3.11, JAX 0.10.2, diffrax 0.7.2. Medians of
 five timings (three for scipy and jitcdde) in one run; the run before it gave the ratios of diffrax
@@ -19,7 +19,7 @@ to lagrax within 20 % of these. Seconds for 100,000 trajectories, each in its be
     scipy, one after the other *           1710
     Hutchinson, 20 intervals
     lagrax, 4 steps an interval *          0.41
-    lagrax, adaptive *                     4.1
+    lagrax, adaptive *                     4.0
     jitcdde, 50 in one system *              16
     jitcdde, one after the other *           51
 
@@ -28,7 +28,7 @@ to lagrax within 20 % of these. Seconds for 100,000 trajectories, each in its be
 Time grows in proportion to trajectories and intervals (slopes 1.00 and 1.00 on logarithmic axes). A
 trajectory stops getting cheaper at about 1000. XLA counts 155 kB that its kernels move for it; with
 1000 at a time they come from the caches, at 100 GB/s. Main memory streams 30 GB/s: as one state of
-10,000 or more the solve moves 42 to 50 GB/s, twice as slow, so solve large batches in chunks
+10,000 or more the solve moves 42 to 53 GB/s, twice as slow, so solve large batches in chunks
 (`jax.lax.map` over 1000 trajectories at a time).
 
 Run it with `.venv-bench/bin/python benchmarks/throughput.py` (three minutes). It prints the tables
@@ -432,13 +432,14 @@ def goals_of(rows: list[dict], scaling: list[dict]) -> list[dict]:
     f64 = {"dtype": "float64"}
     ratio = best(program="scipy", **held) / best(program="lagrax", **held, **f64)
     out.append(measuring.at_least("population: scipy's time over lagrax's", ratio, 1))
-    ratio = best(program="jitcdde", **lagged) / best(program="lagrax", **lagged)
-    out.append(measuring.at_least("hutchinson: jitcdde's time over lagrax's", ratio, 1))
+    for stepping in ("fixed", "adaptive"):
+        ratio = best(program="jitcdde", **lagged) / best(program="lagrax", **lagged, steps=stepping)
+        name = f"hutchinson: adaptive jitcdde's time over lagrax's with {stepping} steps"
+        out.append(measuring.at_least(name, ratio, 1))
     for against in ("trajectories", "intervals"):
-        found = slope(scaling, against, LAYOUTS[1])
-        name = f"slope of time against {against}, logarithmic"
-        out.append(measuring.at_least(f"{name}, from below", found, 0.9))
-        out.append(measuring.at_most(f"{name}, from above", found, 1.1))
+        found = abs(slope(scaling, against, LAYOUTS[1]) - 1)
+        name = f"time against {against}, logarithmic: distance of the slope from 1"
+        out.append(measuring.at_most(name, found, 0.1))
     return out
 
 

@@ -11,7 +11,7 @@ import pytest
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 ANSWERS = sorted((BENCHMARKS / "results").glob("*.json"))
-# Those that a laptop can run; the others need a GPU.
+# Those that write such an answer; with --tiny they run anywhere.
 SCRIPTS = sorted(p.stem for p in BENCHMARKS.glob("*.py") if "QUESTION" in p.read_text())
 
 

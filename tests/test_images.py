@@ -51,9 +51,15 @@ def _tiny():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nn, "_FILTERS", dict.fromkeys(nn._FILTERS, (4, 4)))
         patch.setattr(images, "TEST_BATCH", 20)
-        images._task.cache_clear()
+        _forget()
         yield
+    _forget()
+
+
+def _forget():
+    """What was computed with other filters."""
     images._task.cache_clear()
+    nn.paper_size.cache_clear()
 
 
 def some_images(shape=(28, 28, 1)):

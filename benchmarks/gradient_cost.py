@@ -27,10 +27,8 @@ table and the goals, and writes results/gradient_cost.json and a picture beside 
 that everything runs.
 """
 
-import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import diffrax
 import equinox as eqx
@@ -300,11 +298,7 @@ def picture(rows: list[dict], errors: list[dict], size: Size) -> Figure:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=QUESTION)
-    default = measuring.RESULTS / "gradient_cost.json"
-    parser.add_argument("--out", type=Path, default=default, help="the JSON file to write")
-    parser.add_argument("--tiny", action="store_true", help="small and few, without meaning")
-    options = parser.parse_args()
+    options = measuring.options_for(QUESTION, measuring.RESULTS / "gradient_cost.json")
     size = TINY if options.tiny else FULL
     rows, errors = cost_rows(size), error_rows(size)
     columns = {"way": "", "dtype": "", "intervals": "", "steps": "", "error": ".1e"}

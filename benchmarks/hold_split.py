@@ -17,14 +17,12 @@ rows.
 Run it with `python benchmarks/hold_split.py` (a minute); it prints the table and writes the rows.
 """
 
-import argparse
 from dataclasses import dataclass
-from pathlib import Path
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from measuring import RESULTS, at_least, milliseconds, table, write
+from measuring import RESULTS, at_least, milliseconds, options_for, table, write
 
 import lagrax
 from lagrax.nn import MLP
@@ -111,10 +109,7 @@ def check_equal(split, joined) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=QUESTION)
-    parser.add_argument("--tiny", action="store_true", help="one repeat, without meaning")
-    parser.add_argument("--out", type=Path, default=RESULTS / "hold_split.json")
-    options = parser.parse_args()
+    options = options_for(QUESTION, RESULTS / "hold_split.json")
     repeats = 1 if options.tiny else 40
     rows = [compare(name, way, repeats) for name in SIZES for way in WAYS]
     columns = {"model": "", "gradient": "", "split_ms": ".2f", "joined_ms": ".2f", "ratio": ".2f"}

@@ -1,6 +1,7 @@
 """What every benchmark does alike: time calls that take turns, name the machine, judge the goals,
 and write one JSON file."""
 
+import argparse
 import json
 import os
 import platform
@@ -14,6 +15,14 @@ from typing import Any
 import jax
 
 RESULTS = Path(__file__).parent / "results"
+
+
+def options_for(question: str, path: Path) -> argparse.Namespace:
+    """What every script takes: `--out`, and `--tiny` to see that all of it runs."""
+    parser = argparse.ArgumentParser(description=question)
+    parser.add_argument("--out", type=Path, default=path, help="the JSON file to write")
+    parser.add_argument("--tiny", action="store_true", help="small and few, without meaning")
+    return parser.parse_args()
 
 
 def milliseconds(

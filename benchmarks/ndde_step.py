@@ -38,10 +38,8 @@ minutes on the machine above). It prints the rows and the goals and writes resul
 Without torchdde its rows are left out and it says so; `--tiny` checks that it runs.
 """
 
-import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import diffrax
@@ -392,12 +390,8 @@ def goals_of(rows: list[dict]) -> list[dict]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=QUESTION)
-    parser.add_argument("--out", type=Path, default=RESULTS, help="the JSON file to write")
-    parser.add_argument("--repeats", type=int, default=FULL.repeats)
-    parser.add_argument("--tiny", action="store_true", help="that all runs; no meaningful timings")
-    options = parser.parse_args()
-    rows = measure(TINY if options.tiny else Size(**vars(FULL) | {"repeats": options.repeats}))
+    options = measuring.options_for(QUESTION, RESULTS)
+    rows = measure(TINY if options.tiny else FULL)
     goals = goals_of(rows)
     columns = {"problem": "", "library": "", "program": "", "error": ".1e", "gradient_error": ".1e"}
     columns |= dict.fromkeys(WHATS, ".3f") | dict.fromkeys(WHATS.values(), ".0f")

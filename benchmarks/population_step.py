@@ -52,12 +52,10 @@ results/population_step.json. Without PyTorch's libraries their rows are left ou
 `--tiny` checks that it runs.
 """
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import diffrax
@@ -567,12 +565,8 @@ def measure(size: Size) -> tuple[list[dict], list[dict]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=QUESTION)
-    parser.add_argument("--out", type=Path, default=RESULTS, help="the JSON file to write")
-    parser.add_argument("--repeats", type=int, default=FULL.repeats)
-    parser.add_argument("--tiny", action="store_true", help="that all runs; no meaningful timings")
-    options = parser.parse_args()
-    size = TINY if options.tiny else Size(**vars(FULL) | {"repeats": options.repeats})
+    options = measuring.options_for(QUESTION, RESULTS)
+    size = TINY if options.tiny else FULL
     rows, goals = measure(size)
     columns = {"problem": "", "library": "", "program": "", "ms": ".3f", "call_ms": ".3f"}
     columns |= {"error": ".1e", "gradient_error": ".1e", "first_call_s": ".1f"}

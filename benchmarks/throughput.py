@@ -36,13 +36,11 @@ and the goals, and writes results/throughput.json and a picture beside it. A row
 absent says so, and `--tiny` checks that everything runs.
 """
 
-import argparse
 import contextlib
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import diffrax
@@ -507,11 +505,7 @@ SCALED |= {"us_each": ".3g", "gb_a_second": ".3g"}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=QUESTION)
-    default = measuring.RESULTS / "throughput.json"
-    parser.add_argument("--out", type=Path, default=default, help="the JSON file to write")
-    parser.add_argument("--tiny", action="store_true", help="few trajectories, without meaning")
-    options = parser.parse_args()
+    options = measuring.options_for(QUESTION, measuring.RESULTS / "throughput.json")
     size = TINY if options.tiny else FULL
     jax.config.update("jax_enable_x64", True)
     rows = held_rows(size) + lagged_rows(size) + peer_rows(size)

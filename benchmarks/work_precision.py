@@ -46,7 +46,6 @@ documentation; with another `--out` it leaves the documentation alone. `--tiny` 
 everything runs.
 """
 
-import argparse
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -372,11 +371,8 @@ def picture(rows: list[dict], name: str, what: str, label: str) -> Figure:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=QUESTION)
     default = measuring.RESULTS / "work_precision.json"
-    parser.add_argument("--out", type=Path, default=default, help="the JSON file to write")
-    parser.add_argument("--tiny", action="store_true", help="one solver, without meaning")
-    options = parser.parse_args()
+    options = measuring.options_for(QUESTION, default)
     jax.config.update("jax_enable_x64", True)
     rows = measure(TINY if options.tiny else FULL)
     found, effort = orders(rows), efforts(rows)

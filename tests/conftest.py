@@ -1,6 +1,8 @@
 """Run-time type checking, precision and memory for all tests."""
 
+import importlib.util
 import os
+from pathlib import Path
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 
@@ -38,3 +40,16 @@ def _clear_caches():
     """Compiled programs are dropped after each module, which bounds the memory of a run."""
     yield
     jax.clear_caches()
+
+
+@pytest.fixture
+def load_script():
+    """A script outside the package as a module, by its path."""
+
+    def load(path: Path):
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return load

@@ -1,6 +1,5 @@
 """What the benchmarks wrote is whole, and their page says what their numbers say."""
 
-import importlib.util
 import json
 import math
 import subprocess
@@ -16,11 +15,8 @@ SCRIPTS = sorted(p.stem for p in BENCHMARKS.glob("*.py") if "QUESTION" in p.read
 
 
 @pytest.fixture
-def table():
-    spec = importlib.util.spec_from_file_location("table", BENCHMARKS / "table.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def table(load_script):
+    return load_script(BENCHMARKS / "table.py")
 
 
 @pytest.mark.parametrize("path", ANSWERS, ids=lambda p: p.stem)

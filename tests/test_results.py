@@ -1,7 +1,6 @@
 """What is kept under results/ is whole, and its page says what its numbers say."""
 
 import dataclasses
-import importlib.util
 import json
 from pathlib import Path
 
@@ -19,11 +18,8 @@ STUDY = RESULTS.parent / "docs" / "images.md"
 
 
 @pytest.fixture
-def collect():
-    spec = importlib.util.spec_from_file_location("collect", RESULTS / "collect.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def collect(load_script):
+    return load_script(RESULTS / "collect.py")
 
 
 def test_the_page_is_that_of_the_numbers(collect):

@@ -5,7 +5,8 @@ python results/collect.py runs            writes results/laptop anew
 
 lagrax reproduce images --out runs
 python results/collect.py --images runs   adds the runs that are new to results/images
-python results/collect.py --images        writes its page, its pictures and docs/images.md anew
+python results/collect.py --images        writes its page and its pictures anew, and what
+                                          docs/images.md and README.md show of it
 
 python results/collect.py --check         says whether the pages are those of their numbers
 """
@@ -24,7 +25,7 @@ from lagrax.paper.lines import files, parse, place, read_lines
 LAPTOP = Path(__file__).parent / "laptop"
 IMAGES = Path(__file__).parent / "images"
 STUDY = Path(__file__).parent.parent / "docs" / "images.md"
-MARKERS = "<!-- study -->\n", "<!-- /study -->\n"
+README = Path(__file__).parent.parent / "README.md"
 
 
 def main() -> int:
@@ -50,6 +51,7 @@ def check() -> int:
         LAPTOP / "README.md": page(LAPTOP),
         IMAGES / "README.md": images_page(IMAGES),
         STUDY: with_study(STUDY.read_text(encoding="utf-8"), IMAGES),
+        README: with_tables(README.read_text(encoding="utf-8"), IMAGES),
     }
     wrong = 0
     for path, expected in pages.items():
@@ -104,8 +106,8 @@ def collect_images(runs: Path | None) -> None:
     for figure in figures:
         draw(figure, IMAGES / f"{figure.name}.png")
     (IMAGES / "README.md").write_text(images_page(IMAGES), encoding="utf-8")
-    study = with_study(STUDY.read_text(encoding="utf-8"), IMAGES)
-    STUDY.write_text(study, encoding="utf-8")
+    for path, written in ((STUDY, with_study), (README, with_tables)):
+        path.write_text(written(path.read_text(encoding="utf-8"), IMAGES), encoding="utf-8")
 
 
 def _add_lines(folder: Path) -> None:
@@ -148,13 +150,32 @@ def images_page(folder: Path) -> str:
 
 def with_study(text: str, folder: Path) -> str:
     """A page with the tables of the protocol study between its markers."""
-    before, _, rest = text.partition(MARKERS[0])
-    _, end, after = rest.partition(MARKERS[1])
-    if not end:
-        sys.exit(f"The page lacks its markers {' and '.join(m.strip() for m in MARKERS)}")
     tables = [t for t in read_experiment(folder)[0].tables if t.title.startswith("Protocol study")]
     parts = [part for table in tables for part in _table(dataclasses.asdict(table))]
-    return f"{before}{MARKERS[0]}\n{chr(10).join(parts)}\n{MARKERS[1]}{after}"
+    return _between(text, "study", parts)
+
+
+def with_tables(text: str, folder: Path) -> str:
+    """A page with what of the paper's Table 1 is whole, a data set each, between its markers."""
+    parts = []
+    for table in read_experiment(folder)[0].tables:
+        if table.title.startswith("Table 1") and all(row[-1].isdigit() for row in table.rows):
+            title = f"{table.title}, test accuracy in percent over {table.rows[0][-1]} seeds"
+            # Without the difference and the seeds.
+            rows = [row[:-2] for row in table.rows]
+            short = dataclasses.replace(table, title=title, columns=table.columns[:-2], rows=rows)
+            parts += _table(dataclasses.asdict(short))
+    return _between(text, "images", parts)
+
+
+def _between(text: str, name: str, parts: list[str]) -> str:
+    """A page with these parts between the markers of a name."""
+    markers = f"<!-- {name} -->\n", f"<!-- /{name} -->\n"
+    before, _, rest = text.partition(markers[0])
+    _, end, after = rest.partition(markers[1])
+    if not end:
+        sys.exit(f"The page lacks its markers {' and '.join(m.strip() for m in markers)}")
+    return "\n".join([before + markers[0], *parts, markers[1] + after])
 
 
 # --- Markdown -------------------------------------------------------------------------------------
@@ -173,13 +194,17 @@ def _claims(claims: list[dict]) -> list[str]:
     rows = [
         [
             claim["claim"],
-            "never" if claim["value"] is None else f"{claim['value']:g} {claim['unit']}",
+            "never" if claim["value"] is None else f"{_number(claim['value'])} {claim['unit']}",
             f"{'≥' if claim['better'] == 'higher' else '≤'} {claim['bar']:g}",
             "holds" if claim["holds"] else "**does not hold**",
         ]
         for claim in claims
     ]
     return _markdown(["claim", "measured", "bar", "verdict"], rows)
+
+
+def _number(value: float) -> str:
+    return f"−{-value:g}" if value < 0 else f"{value:g}"
 
 
 def _table(table: dict) -> list[str]:

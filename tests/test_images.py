@@ -439,6 +439,20 @@ def test_tables_of_lines(tmp_path):
     assert result.machine["device"] == "a device"
 
 
+def test_a_table_says_how_many_models_reach_the_paper(tmp_path):
+    content = []
+    for model, best in (("NODE", 53.5), ("NDDE", 55.0), ("NPCDDE2", 57.0), ("UNPCDDE2", 90.0)):
+        seeds = SEEDS - (model == "UNPCDDE2")
+        content += [a_line(model=model, seed=i, best=best) for i in range(seeds)]
+    result, _ = image_result(written(tmp_path, *content))
+    notes = {table.title: table.note for table in result.tables}
+    assert notes["Table 1, SVHN"] == ""
+    assert notes["Table 1, CIFAR-10"] == (
+        "Of the 3 models with 5 seeds, 2 are not below the paper's mean less its standard "
+        "deviation by their best epoch (below it: NDDE by 0.30 points), and 1 by their last."
+    )
+
+
 def test_curves_are_means_over_seeds(tmp_path):
     content = [a_line(seed=i, best=best) for i, best in enumerate((52.0, 54.0))]
     _, (curves, evaluations) = image_result(written(tmp_path, *content))
@@ -552,13 +566,19 @@ def test_a_report_of_lines_alone(tmp_path):
 
 
 def test_the_study_compares_settings_by_seed(tmp_path):
-    content = [a_line(seed=1, best=53.0), a_line(seed=2, best=99.0)]
-    content += [a_line(seed=i, best=54.0 + i, steps=4, solver_error=0.02) for i in (0, 1)]
+    tsit5 = {"solver": "tsit5", "solver_error": 0.08}
+    content = [a_line(seed=1, best=53.0, steps=2, **tsit5), a_line(seed=2, best=99.0)]
+    tsit5["solver_error"] = 0.02
+    content += [a_line(seed=i, best=54.0 + i, steps=4, **tsit5) for i in (0, 1)]
     content += [a_line(seed=0, solver="bosh3", steps=6)]
+    # Other settings with other seeds are none of its own.
+    content += [a_line(seed=3, best=99.0, precision="bf16")]
     result, _ = image_result(written(tmp_path, *content))
     precision, solver, epochs = [t for t in result.tables if t.title.startswith("Protocol study")]
-    assert precision.rows[0] == ["NODE, f16", "–, 53.00", "–, 52.00", "–, 1.000", "–, 40"]
-    assert precision.rows[1] == ["NODE, bf16", "–", "–", "–", "–"]
+    first = ["NODE, 2 tsit5 steps, f16", "–, 53.00", "–, 52.00", "–, 1.000", "–, 40"]
+    assert precision.rows[0] == first
+    assert precision.rows[1] == ["NODE, 2 tsit5 steps, bf16", "–", "–", "–", "–"]
+    assert len(precision.rows) == 9
     rows = {row[0]: row[1:] for row in solver.rows}
     assert rows["NODE, 4 tsit5 steps"][:4] == [
         "54.00, 55.00",
@@ -568,11 +588,35 @@ def test_the_study_compares_settings_by_seed(tmp_path):
     ]
     assert rows["NODE, adaptive dopri5, 0.001"] == ["–"] * 6
     assert rows["NODE, 6 bosh3 steps"][0] == "53.00, –"
+    assert rows["NODE, 4 bosh3 steps"] == ["–"] * 6
     assert "divide the error by 4.0 to 4.0" in solver.note
     assert "by +2.00 to +2.00 points" in solver.note
-    assert "Over all 4 runs" in solver.note
-    assert epochs.rows[0][3:] == ["–, 2", "53.92 ± 0.67"]
+    assert "of equal cost" not in solver.note
+    assert "Over all 5 runs" in solver.note
+    # The default with all its seeds.
+    assert epochs.rows[0] == ["NODE", "99.00", "98.00", "2", "53.92 ± 0.67"]
+    assert epochs.rows[1][1:4] == ["–"] * 3
     assert "1.00 points above the last" in epochs.note
+
+
+def test_the_study_compares_solvers_of_equal_cost(tmp_path):
+    content = [
+        a_line(seed=i, best=best + i, solver=p.solver, steps=p.steps, solver_error=error * (1 + i))
+        for p, best, error in zip(study.EQUAL_COST, (53, 55, 54), (0.02, 0.04, 0.03), strict=True)
+        for i in study.SEEDS
+    ]
+    result, _ = image_result(written(tmp_path, *content))
+    (table,) = [t for t in result.tables if t.title.endswith("solver and steps")]
+    assert (
+        "an error of 3.0 % with 4 bosh3 steps, 4.5 % with 2 tsit5 steps, 6.0 % with 6 midpoint "
+        "steps (means of 2 seeds); their best accuracies are 53.50, 54.50, 55.50, in this order."
+    ) in table.note
+
+
+def test_the_study_s_solvers_have_equal_cost():
+    for protocol in study.EQUAL_COST:
+        model = nn.paper_model("NODE", "mnist", key=jax.random.key(0), **protocol.options)
+        assert model.flow.solve(jnp.zeros((1, 28, 28, 1))).stats["num_evaluations"] == 12
 
 
 def test_without_other_settings_there_is_no_study(tmp_path):
@@ -584,4 +628,5 @@ def test_the_study_s_plan_is_of_other_settings():
     for model in study.MODELS:
         settings = study.study_plan(model)
         assert settings[0] == default_protocol(model)
-        assert len(set(settings)) == 5
+        assert study.studied(model) in settings
+        assert len(set(settings)) == len(settings) == (7 if model == "NODE" else 5)

@@ -4,17 +4,19 @@ import dataclasses
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from lagrax.paper import EXPERIMENTS, read_experiment, read_result
-from lagrax.paper.images import default_protocol
-from lagrax.paper.lines import read_lines
-from lagrax.paper.study import MODELS, belongs_to_study
+from lagrax.paper.images import TABLE_1, default_protocol
+from lagrax.paper.lines import published, read_lines
+from lagrax.paper.study import EQUAL_COST, MODELS, belongs_to_study, studied, twice_the_steps
 
 RESULTS = Path(__file__).parent.parent / "results"
 LAPTOP = RESULTS / "laptop"
 IMAGES = RESULTS / "images"
 STUDY = RESULTS.parent / "docs" / "images.md"
+README = RESULTS.parent / "README.md"
 
 
 @pytest.fixture
@@ -86,43 +88,80 @@ def test_the_page_of_the_images_is_that_of_their_lines(collect):
 def test_the_study_is_that_of_the_lines(collect):
     page = STUDY.read_text(encoding="utf-8")
     assert page == collect.with_study(page, IMAGES)
-    assert page == collect.with_study(page.replace("| NODE, f16 |", "| edited |"), IMAGES)
+    assert page == collect.with_study(page.replace("| NODE, 2 tsit5", "| edited"), IMAGES)
     with pytest.raises(SystemExit, match="lacks its markers"):
         collect.with_study("A page without markers.", IMAGES)
 
 
-def test_the_study_shows_what_the_page_says():
-    """The sentences behind its tables."""
-    lines = [line for line in read_lines(IMAGES) if belongs_to_study(line)]
+def test_the_page_of_the_project_shows_whole_tables(collect):
+    page = README.read_text(encoding="utf-8")
+    assert page == collect.with_tables(page, IMAGES)
+    assert page == collect.with_tables(page.replace("| NODE |", "| edited |"), IMAGES)
+    assert page.count("Table 1, ") == 1
+
+
+@pytest.fixture(scope="module")
+def compared():
+    """The lines of the study's two seeds."""
+    lines = [line for line in read_lines(IMAGES) if belongs_to_study(line) and line.run.seed < 2]
+    return lambda model, protocol: [
+        line for line in lines if (line.run.model, line.run.protocol) == (model, protocol)
+    ]
+
+
+def test_the_study_shows_what_the_page_says_of_precision_and_steps(compared):
     for model in MODELS:
-        default = default_protocol(model)
-        own = [line for line in lines if line.run.model == model]
-        seconds = {
-            precision: [
-                line.seconds
-                for line in own
-                if line.run.protocol == dataclasses.replace(default, precision=precision)
-            ]
-            for precision in ("f16", "bf16", "f32")
-        }
-        assert all(len(times) == 2 for times in seconds.values())
-        assert min(seconds["f32"]) > min(seconds["f16"])
-        evaluated = [line.run.protocol.steps for line in own if line.run.protocol.steps]
-        assert min(evaluated) == default.steps
+        once, twice = compared(model, studied(model)), compared(model, twice_the_steps(model))
+        slower = compared(model, dataclasses.replace(studied(model), precision="f32"))
+        assert len(once) == len(twice) == len(slower) == 2
+        assert min(x.seconds for x in slower) > min(x.seconds for x in once)
+        apart = abs(once[0].best - once[1].best)
+        assert all(abs(a.best - b.best) < apart for a, b in zip(once, twice, strict=True))
+    lines = [line for line in read_lines(IMAGES) if belongs_to_study(line)]
     changes = [abs(line.fine_accuracy - line.last) for line in lines]
-    apart = [line.best for line in lines if line.is_default and line.run.model == "NPCDDE5"]
-    assert max(changes) < max(apart) - min(apart)
+    assert np.quantile(changes, 0.85) < 0.5
+
+
+def test_the_study_shows_what_the_page_says_of_one_interval(compared):
+    found = {protocol: compared("NODE", protocol) for protocol in EQUAL_COST}
+    assert all(len(lines) == 2 for lines in found.values())
+    error = {p: np.mean([x.solver_error for x in lines]) for p, lines in found.items()}
+    assert min(error, key=error.get) == default_protocol("NODE") == default_protocol("NDDE")
+    best = {p: np.mean([x.best for x in lines]) for p, lines in found.items()}
+    lost = {p: np.mean([x.last - x.fine_accuracy for x in lines]) for p, lines in found.items()}
+    bosh3, midpoint, tsit5 = EQUAL_COST
+    apart = max(abs(a.best - b.best) for a, b in found.values())
+    assert best[midpoint] - max(best[bosh3], best[tsit5]) > apart
+    assert lost[midpoint] > lost[bosh3]
+
+
+def test_the_page_says_what_is_missing(compared):
+    adaptive = {
+        m: dataclasses.replace(default_protocol(m), solver="dopri5", steps=None, rtol=1e-3)
+        for m in MODELS
+    }
+    assert [len(compared(m, adaptive[m])) for m in MODELS] == [2, 0, 1]
+    lines = [line for line in read_lines(IMAGES) if line.is_default]
+    assert {line.run.dataset for line in lines} == {"cifar10"}
+    best = {m: [x.best for x in lines if x.run.model == m] for m in TABLE_1}
+    assert all(len(seeds) == 5 for seeds in best.values())
+    assert sum(map(len, best.values())) == len(lines)
+    paper = {m: published("cifar10", m) for m in TABLE_1}
+    below = [m for m in TABLE_1 if np.mean(best[m]) < paper[m].mean - paper[m].std]
+    assert below == ["NPCDDE2"]
 
 
 def test_the_page_names_the_default_steps():
     page = " ".join(STUDY.read_text(encoding="utf-8").split())
     steps = [default_protocol(f"NPCDDE{n}").steps for n in (2, 3, 5)]
     assert "with 2, 3 and 5 intervals it takes {}, {} and {} midpoint steps".format(*steps) in page
-    assert (default_protocol("NODE").solver, default_protocol("NODE").steps) == ("tsit5", 2)
+    for model in ("NODE", "NDDE"):
+        assert (default_protocol(model).solver, default_protocol(model).steps) == ("bosh3", 4)
+    assert "with one interval takes 4 Bosh3 steps" in page
 
 
 def test_collecting_lines(collect, tmp_path, monkeypatch, capsys):
-    images, page = tmp_path / "images", tmp_path / "images.md"
+    images, page, project = tmp_path / "images", tmp_path / "images.md", tmp_path / "README.md"
     lines = (IMAGES / "cifar10.jsonl").read_text(encoding="utf-8").splitlines()
     images.mkdir()
     (images / "cifar10.jsonl").write_text("\n".join(lines[:2]) + "\n", encoding="utf-8")
@@ -134,10 +173,14 @@ def test_collecting_lines(collect, tmp_path, monkeypatch, capsys):
     page.write_text("Before.\n<!-- study -->\nold\n<!-- /study -->\nBehind.\n", encoding="utf-8")
     monkeypatch.setattr(collect, "IMAGES", images)
     monkeypatch.setattr(collect, "STUDY", page)
+    project.write_text("<!-- images -->\nold\n<!-- /images -->\n", encoding="utf-8")
+    monkeypatch.setattr(collect, "README", project)
     monkeypatch.setattr("sys.argv", ["collect.py", "--images", str(tmp_path / "runs")])
     assert collect.main() == 0
     kept = (images / "cifar10.jsonl").read_text(encoding="utf-8").splitlines()
     assert sorted(kept) == sorted([lines[0], lines[1], lines[3]])
+    # No table is whole.
+    assert project.read_text(encoding="utf-8") == "<!-- images -->\n\n<!-- /images -->\n"
     monkeypatch.setattr("sys.argv", ["collect.py", "--check"])
     assert collect.main() == 0
     page.write_text(page.read_text(encoding="utf-8").replace("Before", "Earlier"), encoding="utf-8")

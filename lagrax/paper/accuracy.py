@@ -106,7 +106,29 @@ def _accuracy_table(title: str, dataset: str, models: Sequence[str], cells: Cell
         difference = f"{best.mean - paper.mean:+.2f}".replace("-", "−") if lines else "–"
         rows.append([model, str(best), str(last), str(paper), difference, _seeds(lines)])
     columns = ["model", "best epoch", "last epoch", "paper", "best − paper", "seeds"]
-    return Table(columns, rows, title)
+    return Table(columns, rows, title, _reached_note(dataset, models, cells))
+
+
+def _reached_note(dataset: str, models: Sequence[str], cells: Cells) -> str:
+    """How many of the models with all their seeds reach the paper's, and which do not."""
+    left = {}
+    for model in models:
+        lines, paper = cells.get((dataset, model), []), published(dataset, model)
+        if len(lines) >= SEEDS:
+            left[model] = [x.mean - (paper.mean - paper.std) for x in best_and_last(lines)]
+    if not left:
+        return ""
+    best, last = [sum(x[i] >= 0 for x in left.values()) for i in (0, 1)]
+    below = [f"{model} by {-x:.2f} points" for model, (x, _) in left.items() if x < 0]
+    return (
+        f"Of the {len(left)} models with {SEEDS} seeds, {best} are not below the paper's mean less "
+        f"its standard deviation by their best epoch{_in_brackets(below)}, and {last} by their "
+        "last."
+    )
+
+
+def _in_brackets(below: Sequence[str]) -> str:
+    return f" (below it: {_listed(below)})" if below else ""
 
 
 def best_and_last(lines: Sequence[Line]) -> tuple[Spread, Spread]:

@@ -123,10 +123,10 @@ class Protocol:
 
 
 def default_protocol(model: str) -> Protocol:
-    """Some ten evaluations of the field from 0 to 1, in equal steps."""
+    """Ten or twelve evaluations of the field from 0 to 1, in equal steps."""
     intervals = paper_intervals(model)
     if intervals == 1:
-        return Protocol("tsit5", 2)
+        return Protocol("bosh3", 4)
     return Protocol("midpoint", {2: 3, 3: 2, 5: 1}[intervals])
 
 

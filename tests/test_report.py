@@ -1,19 +1,17 @@
-"""The report is one page that needs nothing else, says what was measured, and shows every panel."""
+"""The report says what was measured, of all experiments, and shows every figure."""
 
 import json
 import math
 import re
-import shutil
 import sys
 
 import pytest
+from test_page import HOSTILE, a_figure
 
-from lagrax.figures import Figure, Line, Panel, Points, to_json
-from lagrax.paper import report
+from lagrax.figures import to_json
 from lagrax.paper.report import write_report
 from lagrax.paper.result import ResultError
 
-HOSTILE = "</script><script>document.title = 'broken'</script><b>bold</b> & \"quoted\""
 CLAIMS = [
     {"claim": "The NPCDDE wins.", "value": 31.2, "bar": 10, "holds": True, "better": "higher"},
     {
@@ -27,20 +25,6 @@ CLAIMS = [
     {"claim": "It gets there.", "value": None, "bar": 3.0, "holds": False, "experiment": "x"},
     {"claim": "It stays there.", "value": math.nan, "bar": None, "holds": False},
 ]
-
-
-def a_figure(name="losses", panels=10, columns=5):
-    x = [0.0, 1.0, 2.0]
-    marks = [
-        Line(x, [1.0, 0.1, math.nan], "NPCDDE", low=[0.5, 0.0, math.nan], high=[2.0, 1.0, 1.0]),
-        Line(x, [1.0, 1.0, 1.0], HOSTILE, "grey", dashed=True),
-        Points(x, [0.2, 0.3, 0.4], "points", "amber"),
-    ]
-    all_panels = [
-        Panel(marks, HOSTILE, "t", "loss", ylog=number % 2 == 0) for number in range(panels)
-    ]
-    rows = [f"row {number}" for number in range(panels // columns)]
-    return Figure(name, f"Losses. {HOSTILE}", all_panels, columns, rows)
 
 
 def experiment(folder, figures=(), **changes):
@@ -215,127 +199,3 @@ def test_page_is_escaped_and_loads_nothing(tmp_path):
     assert re.search(r"(src|href)=\"(?!#|data:)|url\(|@import|https?://", outside) is None
     for drawing in re.findall(r'<script type="application/json">(.*?)</script>', outside):
         assert set(json.loads(drawing)) == {"data", "layout"}
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(None, "–"), (0.04, "0.0 s"), (59.9, "59.9 s"), (60, "1 min 0 s"), (3600, "1 h 0 min")],
-)
-def test_durations(seconds, words):
-    assert report._duration(seconds) == words
-
-
-# --- in a browser ---------------------------------------------------------------------------------
-
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--hide-scrollbars",
-]
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    from selenium.webdriver.chrome.service import Service
-
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if chromium is None or driver is None:
-        pytest.skip("chromium and chromedriver are not both installed")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for flag in [*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"]:
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    chrome = webdriver.Chrome(options=options, service=Service(driver))
-    yield chrome
-    chrome.quit()
-
-
-@pytest.fixture(scope="module")
-def page(browser, tmp_path_factory):
-    """The report of two experiments, open in the browser, all panels drawn."""
-    from selenium.webdriver.support.ui import WebDriverWait
-
-    folder = tmp_path_factory.mktemp("runs")
-    experiment(folder / "population", [a_figure()])
-    experiment(
-        folder / "annuli-quick", [a_figure("flow", 3, 3)], experiment="annuli", title="Annuli"
-    )
-    browser.get(write_report([folder], folder / "report.html").as_uri())
-    left = "return document.querySelectorAll('.plot:not([data-drawn])').length"
-    WebDriverWait(browser, 60).until(lambda chrome: chrome.execute_script(left) == 0)
-    return browser
-
-
-def resize(page, width):
-    page.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride",
-        {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500},
-    )
-
-
-def test_every_panel_is_drawn(page):
-    shapes = (
-        "return [...document.querySelectorAll('.plot')].map(p => p.querySelectorAll(%s).length)"
-    )
-    assert len(page.execute_script(shapes % "'svg'")) == 13
-    assert all(count >= 2 for count in page.execute_script(shapes % "'.scatter path.js-line'"))
-    assert all(count == 3 for count in page.execute_script(shapes % "'.scatter path.point'"))
-
-
-def test_no_errors_and_no_requests(page):
-    assert [entry for entry in page.get_log("browser") if entry["level"] == "SEVERE"] == []
-    assert page.execute_script("return performance.getEntriesByType('resource').length") == 0
-    assert page.title.endswith("a reproduction")
-
-
-def test_text_is_visible(page):
-    text = page.execute_script("return document.body.innerText")
-    for words in ("does not hold", "Measured: 31.2", HOSTILE, "row 1", "NPCDDE", "quick run"):
-        assert words in text
-
-
-@pytest.mark.parametrize(("width", "columns"), [(1280, 5), (768, 3), (360, 1)])
-def test_fits_any_screen(page, width, columns):
-    """Panels wrap, wide tables scroll in their boxes, and the page never scrolls sideways."""
-    resize(page, width)
-    page.execute_script("document.querySelectorAll('details').forEach(d => d.open = true)")
-    assert page.execute_script("return document.documentElement.scrollWidth") == width
-    template = page.execute_script(
-        "return [...document.querySelectorAll('.panels')]"
-        ".map(p => getComputedStyle(p).gridTemplateColumns.split(' ').length)"
-    )
-    assert max(template) == columns
-    overflow = "return document.querySelector('#models .scroll').scrollWidth > innerWidth"
-    assert page.execute_script(overflow) == (width < 1280)
-
-
-def test_scheme_reaches_the_drawings_while_open(page):
-    colours = {}
-    for scheme in ("light", "dark", "light"):
-        feature = {"name": "prefers-color-scheme", "value": scheme}
-        page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
-        seen = page.execute_script(
-            "const style = s => getComputedStyle(document.querySelector(s));"
-            "return [style('.plot .xtick text').fill, style('.plot .gridlayer path').stroke,"
-            "style('.plot .infolayer text').fill, style('body').color]"
-        )
-        assert colours.setdefault(scheme, seen) == seen
-    assert all(light != dark for light, dark in zip(*colours.values(), strict=True))
-    assert colours["dark"][0] == colours["dark"][3]
-
-
-def test_printing_opens_what_is_closed(page):
-    page.execute_script("document.querySelectorAll('details').forEach(d => d.open = false)")
-    opened = "return document.querySelectorAll('details[open]').length"
-    page.execute_script("window.dispatchEvent(new Event('beforeprint'))")
-    assert page.execute_script(opened) == 3
-    page.execute_script("window.dispatchEvent(new Event('afterprint'))")
-    assert page.execute_script(opened) == 0

@@ -1,7 +1,7 @@
 """Delay differential equations for JAX, and the neural networks made of them."""
 
-from . import nn as nn, systems as systems
-from ._delays import Hold as Hold, Lag as Lag, holds as holds
+from . import analysis as analysis, nn as nn, systems as systems
+from ._delays import Hold as Hold, Lag as Lag, Learn as Learn, holds as holds
 from ._gradients import Adjoint as Adjoint, Checkpointed as Checkpointed, Direct as Direct
 from ._solution import (
     RESULTS as RESULTS,
@@ -10,5 +10,7 @@ from ._solution import (
     SolveError as SolveError,
 )
 from ._solve import solve as solve
+from .identify import Identifier as Identifier, IdentifyError as IdentifyError
+from .selection import select_delays as select_delays
 
 __version__ = "0.1.0"

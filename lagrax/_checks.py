@@ -13,7 +13,7 @@ import numpy as np
 import optimistix as optx
 from jaxtyping import PyTree
 
-from ._delays import Delay, Hold, Lag, RealScalar, describe, is_traced, is_whole
+from ._delays import Delay, Hold, Lag, Learn, RealScalar, describe, is_traced, is_whole
 from ._field import takes_history
 from ._gradients import Adjoint, Checkpointed, Direct, Gradient
 from ._saving import sub_saves
@@ -53,6 +53,11 @@ def check_delays(delays: Any) -> None:
             raise TypeError(
                 f"delays holds {delay!r}; expected lagrax.Hold or lagrax.Lag, for example "
                 f"Hold({delay!r})."
+            )
+        if isinstance(delay.tau, Learn):
+            raise TypeError(
+                f"{describe([delay])} has a period to be learned; expected a number. "
+                "lagrax.Identifier(delays=[...]).fit(ts, ys) finds it."
             )
 
 

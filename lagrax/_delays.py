@@ -1,5 +1,6 @@
 """What an argument from the past is, and where the solution has its breakpoints."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,41 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int, Real
 # NumPy where all is known beforehand, JAX where something is traced.
 AnyArray = Any
 RealScalar = float | int | Real[ArrayLike, ""]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Learn:
+    """A period to be found from data: `Hold(Learn(0.7))`, `Lag(Learn(1.4))`, for
+    `lagrax.Identifier` and `lagrax.select_delays`.
+
+    `start` need only be near: all periods from `low` to `high` (a third of it to three times it)
+    are tried, then the best is refined. Delays that share one `Learn`, as those of
+    `holds(Learn(0.7), 2)` do, share the period.
+    """
+
+    start: float
+    low: float
+    high: float
+
+    def __init__(
+        self, start: float | int, low: float | int | None = None, high: float | int | None = None
+    ):
+        for name, value in (("start", start), ("low", low), ("high", high)):
+            if value is not None and not (
+                isinstance(value, (int, float, np.number)) and np.isfinite(value) and value > 0
+            ):
+                raise ValueError(f"Learn got {name}={value!r}; expected a positive number.")
+        for name, value in (
+            ("start", start),
+            ("low", start / 3 if low is None else low),
+            ("high", start * 3 if high is None else high),
+        ):
+            object.__setattr__(self, name, float(value))
+        if not self.low <= self.start <= self.high or self.low == self.high:
+            raise ValueError(
+                f"Learn got start={self.start:g}, low={self.low:g}, high={self.high:g}; expected "
+                "low <= start <= high, and low < high."
+            )
 
 
 class Hold(eqx.Module):
@@ -29,13 +65,13 @@ class Hold(eqx.Module):
     between instants and keeps the solver's full order.
     """
 
-    tau: RealScalar | None
+    tau: RealScalar | Learn | None
     times: Float[Array, " instants"] | np.ndarray | None
     lag: int = eqx.field(static=True)
 
     def __init__(
         self,
-        tau: RealScalar | None = None,
+        tau: RealScalar | Learn | None = None,
         *,
         lag: int = 0,
         times: Sequence[RealScalar] | Real[ArrayLike, " instants"] | None = None,
@@ -65,16 +101,16 @@ class Lag(eqx.Module):
     solver gains little over Tsit5.
     """
 
-    tau: RealScalar
+    tau: RealScalar | Learn
 
-    def __init__(self, tau: RealScalar):
+    def __init__(self, tau: RealScalar | Learn):
         self.tau = _checked_period(tau, "Lag")
 
 
 Delay = Hold | Lag
 
 
-def holds(tau: RealScalar, n: int) -> list[Hold]:
+def holds(tau: RealScalar | Learn, n: int) -> list[Hold]:
     """The holds of lag 0, 1, ..., n - 1: the history of the paper's NPCDDE (its eq. 13)."""
     if not is_whole(n) or n < 1:
         raise ValueError(f"holds got n={n!r}; expected a whole number of holds, at least 1.")
@@ -89,7 +125,27 @@ def is_traced(*values: Any) -> bool:
     return any(isinstance(v, Tracer) for v in values)
 
 
-def _checked_period(tau: Any, name: str) -> RealScalar:
+def periods_to_learn(delays: Sequence[Delay]) -> list[Learn]:
+    """Each once, in the order of the delays."""
+    return list(dict.fromkeys(d.tau for d in delays if isinstance(d.tau, Learn)))
+
+
+def with_periods(delays: Sequence[Delay], periods: Sequence[RealScalar]) -> list[Delay]:
+    """The delays with numbers in place of `periods_to_learn(delays)`."""
+    number = dict(zip(periods_to_learn(delays), periods, strict=True))
+
+    def one(delay: Delay) -> Delay:
+        if not isinstance(delay.tau, Learn):
+            return delay
+        tau = number[delay.tau]
+        return Lag(tau) if isinstance(delay, Lag) else Hold(tau, lag=delay.lag)
+
+    return [one(delay) for delay in delays]
+
+
+def _checked_period(tau: Any, name: str) -> RealScalar | Learn:
+    if isinstance(tau, Learn):
+        return tau
     if isinstance(tau, (bool, str)) or np.ndim(tau) != 0:
         raise ValueError(
             f"{name} got tau={tau!r}; expected one positive number. "
@@ -317,6 +373,10 @@ def describe(delays: Sequence[Delay]) -> str:
 
     def one(d: Delay) -> str:
         tau = "tau" if is_traced(d.tau) else d.tau
+        if isinstance(tau, Learn):
+            tau = f"Learn({tau.start:g})"
+        elif isinstance(tau, (np.ndarray, jax.Array)):
+            tau = f"{float(tau):.6g}"
         if isinstance(d, Lag):
             return f"Lag({tau})"
         lag = f", lag={d.lag}" if d.lag else ""

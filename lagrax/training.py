@@ -48,9 +48,12 @@ class Trained(NamedTuple):
 
 
 class _State(NamedTuple):
+    """`best` is the model with the least of the metric to keep it by, and that least value."""
+
     model: PyTree
     optimiser: PyTree
     seed: Array
+    best: tuple[PyTree, Array] | None = None
 
 
 class _Job(NamedTuple):
@@ -74,6 +77,8 @@ def train(
     batch_size: int | np.integer | None = None,
     evaluate: Callable[..., dict[str, Any]] | None = None,
     test_data: PyTree = None,
+    keep: str | None = None,
+    patience: int | np.integer | None = None,
     block: int | np.integer = 100,
     folder: str | Path | None = None,
     config: dict[str, Any] | None = None,
@@ -98,6 +103,9 @@ def train(
     - `batch_size`: rows a step, shuffled anew each time all have been seen, the last batch of a
       pass being smaller if they do not come out even. None takes all rows at every step.
     - `evaluate(model, test_data)`: a dictionary of metrics, taken after each block.
+    - `keep`: a metric of `evaluate`; the model that is returned is then not the last one, but for
+      each seed the one that had the least of it after a block.
+    - `patience`: stop once no seed has had a new least for so many blocks.
     - `block`: steps in one compiled call. Progress, metrics and checkpoints come between blocks.
     - `folder`: where configuration, metrics, checkpoints and the mark `done.json` go; None keeps
       nothing. A run that is there already is continued, or begun anew with `resume=False`.
@@ -109,11 +117,16 @@ def train(
     - `tensorboard`: whether to write event files, too.
     - `stop`: once set, by another thread, the run ends between two blocks as by Ctrl-C.
     """
-    own = _checked(steps=steps, block=block, batch_size=batch_size, seeds=seeds, config=config)
+    numbers = {"steps": steps, "block": block, "batch_size": batch_size, "patience": patience}
+    own = _checked(seeds, config, **numbers) | {"keep": keep}
+    _check_keep(keep, patience, evaluate)
     data, test_data = _on_device(data), _on_device(test_data)
     _check_rows(data)
     job = _Job(loss, optimiser, own["batch_size"], evaluate, isinstance(own["seeds"], int))
     state = _start(job, make, jnp.asarray(own["seeds"]))
+    if keep is not None:
+        worst = jnp.full(jnp.shape(state.seed), jnp.inf)
+        state = state._replace(best=(state.model, worst))
     if folder is not None:
         own |= {"data": fingerprint(data), "start": fingerprint(state)}
     with _open_run(folder, own, resume, tensorboard) as run:
@@ -122,16 +135,18 @@ def train(
         clock = _Clock(seconds, checkpoint_seconds)
         with Progress(run.name, step, own["steps"], shown=progress) as bar:
             try:
-                while step < own["steps"]:
+                while step < own["steps"] and not _lost_patience(run.records, keep, patience):
                     length = min(own["block"], own["steps"] - step)
                     new, records = _block(job, state, data, test_data, step, length)
+                    new = _with_best(new, records[-1], keep)
                     run.append(records)
                     # One assignment, which Ctrl-C cannot divide.
                     point = (step + length, new, clock.seconds())
                     step, state, seconds = point
                     bar.update(step, _text(records[-1]["loss"]))
                     _stop_if_lost(records)
-                    if step == own["steps"] or clock.checkpoint_due():
+                    last = step == own["steps"] or _lost_patience(run.records, keep, patience)
+                    if last or clock.checkpoint_due():
                         run.save(step, state, seconds)
                     if stop is not None and stop.is_set():
                         raise KeyboardInterrupt
@@ -141,7 +156,8 @@ def train(
                     run.save(*point)
                 raise
         run.finish(step, seconds)
-        return Trained(state.model, _series(run.records), seconds)
+        model = state.model if state.best is None else state.best[0]
+        return Trained(model, _series(run.records), seconds)
 
 
 def _on_device(data: PyTree) -> PyTree:
@@ -229,10 +245,8 @@ def _step(job: _Job, state: _State, batch: PyTree, weights: Array | None) -> tup
     (value, metrics), gradient = eqx.filter_value_and_grad(mean, has_aux=True)(state.model)
     parameters = eqx.filter(state.model, eqx.is_inexact_array)
     updates, optimiser = job.optimiser.update(gradient, state.optimiser, parameters)
-    return _State(eqx.apply_updates(state.model, updates), optimiser, state.seed), {
-        "loss": value,
-        **metrics,
-    }
+    model = eqx.apply_updates(state.model, updates)
+    return state._replace(model=model, optimiser=optimiser), {"loss": value, **metrics}
 
 
 class _Batches:
@@ -283,6 +297,44 @@ def _block(
         raise ValueError(f"evaluate returned {', '.join(taken)}, which exist: rename them.")
     records[-1] |= {name: np.asarray(x) for name, x in evaluated.items()}
     return state, records
+
+
+def _with_best(state: _State, record: Record, keep: str | None) -> _State:
+    """Where the metric has a new least, the model is the best so far."""
+    if keep is None or state.best is None:
+        return state
+    if keep not in record:
+        raise ValueError(f"train got keep={keep!r}, which evaluate does not return.")
+    model, least = state.best
+    value = jnp.asarray(record[keep], least.dtype)
+    better = value < least
+
+    def chosen(new, old):
+        if not eqx.is_array(new):
+            return new
+        return jnp.where(better.reshape(better.shape + (1,) * (new.ndim - better.ndim)), new, old)
+
+    best = (jax.tree.map(chosen, state.model, model), jnp.where(better, value, least))
+    return state._replace(best=best)
+
+
+def _lost_patience(records: Sequence[Record], keep: str | None, patience: int | None) -> bool:
+    """Found from the records alone, so that a run stops at the same step however often it was
+    continued."""
+    if keep is None or patience is None:
+        return False
+    values = np.array([record[keep] for record in records if keep in record], float)
+    if len(values) <= patience:
+        return False
+    values = np.where(np.isnan(values), np.inf, values).reshape(len(values), -1)
+    return int(np.argmin(values, axis=0).max()) < len(values) - patience
+
+
+def _check_keep(keep: str | None, patience: Any, evaluate: Callable | None) -> None:
+    if keep is not None and evaluate is None:
+        raise ValueError(f"train got keep={keep!r} and no evaluate, which returns that metric.")
+    if keep is None and patience is not None:
+        raise ValueError(f"train got patience={patience} and no `keep`, the metric to wait for.")
 
 
 def _stop_if_lost(records: list[Record]) -> None:

@@ -13,16 +13,19 @@ PACKAGE = Path(__file__).parents[1] / "lagrax"
 # A module may import what stands before it. Modules that share a rank do not import each other;
 # those inside a listed package may, as long as there is no cycle.
 ORDER: list[tuple[str, ...]] = [
-    ("_delays", "_files", "_machine"),
+    ("_delays", "_files", "_machine", "_series"),
+    ("_regression",),
     ("_field", "_solution"),
     ("_saving", "_stepping"),
     ("_gradients",),
     ("_checks",),
     ("_solve",),
-    ("nn", "systems"),
-    ("_progress", "_runs", "figures"),
+    ("_equations", "nn", "systems"),
+    ("_progress", "_runs", "_table", "figures"),
+    ("_page",),
     ("training",),
-    ("analysis", "identify"),
+    ("analysis", "selection"),
+    ("identify",),
     ("paper",),
     ("cli",),
     ("__main__",),

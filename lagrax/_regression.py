@@ -1,0 +1,192 @@
+"""Linear regression of an equation in its integral form: z(t) - z(s) is the integral of the field.
+
+A field that is linear in its coefficients needs no solver: the integrals of its terms along the
+measured series are the columns of a least-squares problem. Integrals end at the knots, held states
+are read off the series, and every window has a constant of its own, so neither noise in its first
+sample nor drift before it matters. This is quick enough to try hundreds of periods. Each window
+keeps its own normal equations, of which held-out errors and subsets of terms are sums and
+submatrices.
+"""
+
+from collections.abc import Sequence
+from itertools import combinations_with_replacement
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from ._delays import Delay, Hold, Lag, periods_to_learn, with_periods
+from ._series import Times, Trajectory, Window, interpolated
+
+# Gauss and Legendre's nodes on [0, 1]: exact for the cubes of parabolas.
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(4)
+_NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2
+
+FOLDS = 5
+
+
+class Library(NamedTuple):
+    """Monomials in (variable - centre)/scale; the variables are the state, the entries of the
+    history one after the other, and the inputs. `powers` has a row for each term."""
+
+    powers: Int[np.ndarray, "terms variables"]
+    centre: Float[np.ndarray, " variables"]
+    scale: Float[np.ndarray, " variables"]
+
+    def __call__(
+        self, variables: Float[np.ndarray, "times variables"]
+    ) -> Float[np.ndarray, "times terms"]:
+        x = (variables - self.centre) / self.scale
+        terms = np.ones((len(x), len(self.powers)))
+        for i, column in enumerate(x.T):
+            for power in range(1, self.powers[:, i].max(initial=0) + 1):
+                terms[:, self.powers[:, i] >= power] *= column[:, None]
+        return terms
+
+
+def monomials(variables: int, degree: int) -> Int[np.ndarray, "terms variables"]:
+    """All powers up to `degree`, the constant first."""
+    rows = [
+        np.bincount(np.array(chosen, int), minlength=variables)
+        for d in range(degree + 1)
+        for chosen in combinations_with_replacement(range(variables), d)
+    ]
+    return np.array(rows, int).reshape(len(rows), variables)
+
+
+def kinks_of(delays: Sequence[Delay], t0: float, t1: float) -> Times:
+    """The instants of all holds between t0 and t1."""
+    found = [np.zeros(0)]
+    for delay in delays:
+        if isinstance(delay, Hold) and delay.times is not None:
+            found.append(np.asarray(delay.times, float))
+        elif isinstance(delay, Hold):
+            tau = float(delay.tau)  # pyright: ignore[reportArgumentType]
+            found.append(tau * np.arange(np.ceil(t0 / tau), np.floor(t1 / tau) + 1))
+    kinks = np.unique(np.concatenate(found))
+    return kinks[(kinks >= t0) & (kinks <= t1)]
+
+
+def reach_of(delays: Sequence[Delay]) -> float:
+    """How far back an equation looks, at most."""
+    delays = with_periods(delays, [learn.high for learn in periods_to_learn(delays)])
+    reaches = [0.0]
+    for delay in delays:
+        if isinstance(delay, Hold) and delay.times is not None:
+            times = np.asarray(delay.times)
+            reaches.append((delay.lag + 1) * float(np.diff(times).max(initial=0.0)))
+        elif isinstance(delay, Hold):
+            reaches.append((delay.lag + 1) * float(delay.tau))  # pyright: ignore
+        else:
+            reaches.append(float(delay.tau))  # pyright: ignore[reportArgumentType]
+    return max(reaches)
+
+
+def _looked_at(delay: Delay, times: Times, middles: Times) -> Times:
+    """When the state that `delay` refers to at `times` was; `middles` lie safely between knots."""
+    if isinstance(delay, Lag):
+        return times - float(delay.tau)  # pyright: ignore[reportArgumentType]
+    if delay.times is not None:
+        instants = np.asarray(delay.times, float)
+        place = np.searchsorted(instants, middles, side="right") - 1 - delay.lag
+        return np.where(place >= 0, instants[np.maximum(place, 0)], -np.inf)
+    tau = float(delay.tau)  # pyright: ignore[reportArgumentType]
+    return (np.floor(middles / tau) - delay.lag) * tau
+
+
+def term_integrals(
+    trajectory: Trajectory, delays: Sequence[Delay], library: Library
+) -> Float[np.ndarray, "gaps terms"]:
+    """The integral of each term over each gap between samples."""
+    ts = trajectory.ts
+    kinks = kinks_of(delays, ts[0], ts[-1])
+    breaks = np.unique(np.concatenate([ts, kinks]))
+    lengths, middles = np.diff(breaks), (breaks[:-1] + breaks[1:]) / 2
+    times = (breaks[:-1, None] + lengths[:, None] * _NODES).ravel()
+    middles = np.repeat(middles, len(_NODES))
+    gap = np.clip(np.searchsorted(ts, middles, side="right") - 1, 0, len(ts) - 2)
+    states = [interpolated(trajectory, times, kinks)]
+    states += [interpolated(trajectory, _looked_at(d, times, middles), kinks) for d in delays]
+    terms = library(np.concatenate([*states, trajectory.us[gap]], axis=1))
+    weights = (lengths[:, None] * _WEIGHTS).ravel()
+    total = np.zeros((len(ts) - 1, len(library.powers)))
+    np.add.at(total, gap, weights[:, None] * terms)
+    return total
+
+
+class Normal(NamedTuple):
+    """The normal equations, a window each: products of the columns, of columns and states, and of
+    the states with themselves."""
+
+    columns: Float[np.ndarray, "windows terms terms"]
+    mixed: Float[np.ndarray, "windows terms states"]
+    states: Float[np.ndarray, "windows states"]
+
+    def of(self, terms: Int[np.ndarray, " chosen"]) -> "Normal":
+        return Normal(self.columns[:, terms][:, :, terms], self.mixed[:, terms], self.states)
+
+
+def normal_equations(
+    trajectories: Sequence[Trajectory],
+    windows: Sequence[Window],
+    delays: Sequence[Delay],
+    library: Library,
+) -> Normal:
+    integrals = [term_integrals(t, delays, library) for t in trajectories]
+    found = []
+    for w in windows:
+        trajectory = trajectories[w.trajectory]
+        y = trajectory.ys[w.first : w.last + 1]
+        x = np.cumsum(integrals[w.trajectory][w.first : w.last], axis=0)
+        x = np.concatenate([np.zeros((1, x.shape[1])), x])
+        known = ~np.isnan(y).any(axis=1)
+        x, y = x[known], y[known]
+        x, y = x - x.mean(axis=0, keepdims=True), y - y.mean(axis=0, keepdims=True)
+        found.append((x.T @ x, x.T @ y, (y**2).sum(axis=0)))
+    columns, mixed, states = (np.stack(part) for part in zip(*found, strict=True))
+    return Normal(columns, mixed, states)
+
+
+def coefficients(
+    columns: Float[np.ndarray, "terms terms"], mixed: Float[np.ndarray, "terms states"]
+) -> Float[np.ndarray, "terms states"]:
+    """Least squares, of columns brought to the same size and very slightly damped."""
+    size = np.sqrt(np.maximum(np.diag(columns), 1e-300))
+    scaled = columns / size / size[:, None] + 1e-10 * np.eye(len(size))
+    return np.linalg.solve(scaled, mixed / size[:, None]) / size[:, None]
+
+
+def held_out(normal: Normal) -> Float[np.ndarray, " windows"]:
+    """The squared error of each window by coefficients from the others' folds, in units of the
+    mean square of all windows; the mean over the states."""
+    number = len(normal.states)
+    folds = np.arange(number) * min(FOLDS, number) // number
+    unit = np.maximum(normal.states.mean(axis=0), 1e-300)
+    errors = np.zeros(number)
+    all_columns, all_mixed = normal.columns.sum(axis=0), normal.mixed.sum(axis=0)
+    for fold in np.unique(folds):
+        inside = folds == fold
+        c = coefficients(
+            all_columns - normal.columns[inside].sum(axis=0),
+            all_mixed - normal.mixed[inside].sum(axis=0),
+        )
+        square = (
+            normal.states[inside]
+            - 2 * np.einsum("td,wtd->wd", c, normal.mixed[inside])
+            + np.einsum("td,wts,sd->wd", c, normal.columns[inside], c)
+        )
+        errors[inside] = (np.maximum(square, 0) / unit).mean(axis=1)
+    return errors
+
+
+# Errors below 0.1 % of the signal count as none.
+FLOOR = 1e-6
+
+
+def not_worse(errors: Float[np.ndarray, " windows"], best: Float[np.ndarray, " windows"]) -> bool:
+    """Whether `errors` are no larger than `best`, window by window: by less than 5 % in the
+    geometric mean, or by less than two standard errors of it. (Ratios, since a few windows with
+    large errors would decide on differences.)"""
+    growth = np.log((errors + FLOOR) / (best + FLOOR))
+    scatter = growth.std(ddof=1) / np.sqrt(len(growth)) if len(growth) > 1 else 0.0
+    return bool(growth.mean() <= max(2 * scatter, np.log(1.05)))

@@ -1,0 +1,875 @@
+"""From measured time series to an equation: fit, simulate, predict, score.
+
+```python
+model = lagrax.Identifier(delays=lagrax.holds(1.0, 2))
+model.fit(ts, ys)  # one trajectory, or lists of them
+model.simulate(ts, y0)  # the learned equation from a start
+model.forecast(later)  # the series continued, with a band
+```
+"""
+
+import inspect
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optimistix as optx
+from jaxtyping import Array, Float, PyTree
+
+from ._delays import Delay, Hold, Lag, Learn, describe, is_whole, periods_to_learn, with_periods
+from ._equations import (
+    PERIOD_ROOM,
+    Equation,
+    Network,
+    Polynomial,
+    Row,
+    Setting,
+    follow,
+    followed,
+    intervals_over,
+    make_rows,
+    names_of,
+    past_of,
+    steps_between,
+)
+from ._files import write_json
+from ._machine import describe as machine, load
+from ._regression import (
+    Library,
+    Normal,
+    coefficients,
+    held_out,
+    monomials,
+    normal_equations,
+    not_worse,
+    reach_of,
+)
+from ._runs import Damaged, load_arrays, save_checkpoint
+from ._series import Trajectory, Window, as_trajectories, cut
+from .selection import find_periods, make_task
+from .training import Series, train
+
+States = Float[np.ndarray, "times states"]
+
+# More windows than these say little more.
+MOST_WINDOWS = 2000
+
+
+class IdentifyError(RuntimeError):
+    """A model cannot be fitted, used or loaded; the message says why and what to do."""
+
+
+class Forecast(NamedTuple):
+    """The mean over the members of an ensemble, and two standard deviations on either side: those
+    between the members, and that of the errors on held-out windows."""
+
+    ts: Float[np.ndarray, " times"]
+    mean: States
+    low: States
+    high: States
+
+
+class Identifier:
+    """Learns the equation behind measured series: z′ = f(z(t), its past, inputs).
+
+    It follows scikit-learn's conventions: arguments are kept as they are, `fit` returns the model
+    itself, and what was learned ends in an underscore.
+
+    **Arguments:**
+
+    - `delays`: what the equation looks back at, as in `lagrax.solve`; () is an ordinary one. A
+      period may be `Learn(...)`. `lagrax.select_delays` helps to choose.
+    - `field`: `"mlp"`, a network; `"library"`, a sum of few monomials, chosen from all of them up
+      to `degree`, to be read as an equation; or a field of your own, `f(t, y, args, *, history)`
+      with an `eqx.Module`'s arrays as its parameters, where `args` are the inputs at t.
+    - `width`, `depth`: of the network's hidden layers.
+    - `degree`: of the library's monomials.
+    - `window`: how many samples are predicted from one measured start in training. Short ones make
+      long and chaotic series easy; long ones average noise. By default 16, or more where it takes
+      more to see twice as far as the equation looks back.
+    - `ensemble`: how many models are trained from different starts, for a band around forecasts.
+    - `validation`: the share of the series, at its end, that is held out to stop early by. Many
+      short trajectories have their last ones held out instead.
+    - `iterations`, `learning_rate`, `batch_size`: of Adam, whose rate decays to a hundredth. It
+      stops early once held-out windows have not improved for `patience` iterations.
+    - `steps`: of the solver in each interval between knots, by default one for every two samples.
+    - `solver`: of diffrax, with equal steps.
+    - `seed`: the same one gives the same model.
+    - `progress`: whether to show that of the training on stderr.
+
+    **Learned:** `equation_` (the field; the first of an ensemble), `delays_` and `periods_` (the
+    learned ones as numbers), `losses_` (training and held-out, over the iterations), `error_` (the
+    held-out error of each state, in its own unit), `scans_` (of the periods).
+    """
+
+    def __init__(
+        self,
+        delays: Sequence[Delay] = (),
+        field: str | Callable = "mlp",
+        *,
+        width: int = 32,
+        depth: int = 2,
+        degree: int = 2,
+        window: int | None = None,
+        ensemble: int = 1,
+        validation: float = 0.2,
+        iterations: int = 2000,
+        learning_rate: float = 1e-2,
+        batch_size: int = 64,
+        patience: int = 500,
+        steps: int | None = None,
+        solver: diffrax.AbstractSolver = diffrax.Tsit5(),
+        seed: int = 0,
+        progress: bool = True,
+    ):
+        self.delays = delays
+        self.field = field
+        self.width = width
+        self.depth = depth
+        self.degree = degree
+        self.window = window
+        self.ensemble = ensemble
+        self.validation = validation
+        self.iterations = iterations
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.patience = patience
+        self.steps = steps
+        self.solver = solver
+        self.seed = seed
+        self.progress = progress
+
+    # --- scikit-learn's conventions
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The arguments, by name."""
+        del deep
+        return {name: getattr(self, name) for name in _names()}
+
+    def set_params(self, **params: Any) -> "Identifier":
+        """Changes arguments; fit again for them to count."""
+        for name, value in params.items():
+            if name not in _names():
+                raise ValueError(f"Identifier has no argument {name!r}: {', '.join(_names())}.")
+            setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        changed = {
+            name: value
+            for name, value in self.get_params().items()
+            if name not in ("delays", "solver")
+            and value is not inspect.signature(type(self)).parameters[name].default
+        }
+        more = "".join(f", {name}={value!r}" for name, value in changed.items())
+        return f"Identifier([{describe(list(self.delays)).replace('none', '')}]{more})"
+
+    # --- learning
+
+    def fit(self, ts: Any, ys: Any, inputs: Any = None) -> "Identifier":
+        """Learns from one trajectory, or from a list of them.
+
+        - `ts`: the times, (n,), increasing; they may be irregular, and different in each
+          trajectory.
+        - `ys`: the states at these, (n,) or (n, states). NaN is a missing value.
+        - `inputs`: what acted from each time to the next, (n,) or (n, inputs), all known.
+        """
+        _check_arguments(self)
+        self._take(as_trajectories(ts, ys, inputs))
+        trajectories, delays = self._shifted, list(self.delays)
+        window = self.window or _default_window(trajectories, delays)
+        learning, testing = _divided(trajectories, window, delays, self.validation)
+        task = make_task(trajectories, [delays], 2, window)
+        found, self.scans_ = find_periods(task, delays)
+        self._settle(found, window)
+        rows = make_rows(trajectories, learning, found)
+        held = make_rows(trajectories, testing, found)
+        self._setting = self._made_setting(found, [*learning, *testing])
+        if self.field == "library":
+            members = self._fit_library(found, learning, rows)
+            self.losses_ = {}
+        else:
+            members, self.losses_ = self._fit_by_gradient(rows, held)
+            if callable(self.field):
+                members = self._all_polished(members, rows)
+        self._finish(members, held)
+        return self
+
+    def _take(self, trajectories: list[Trajectory]) -> None:
+        """The series and their scales, with times counted from an origin that leaves knots where
+        they are: float32 has seven digits only."""
+        taus = {d.tau for d in self.delays if isinstance(d, Hold)}
+        first = min(t.ts[0] for t in trajectories)
+        self._origin = 0.0
+        if not taus:
+            self._origin = float(first)
+        elif len(taus) == 1 and isinstance(next(iter(taus)), (int, float)):
+            tau = float(next(iter(taus)))  # pyright: ignore[reportArgumentType]
+            self._origin = float(np.floor(first / tau + 1e-9) * tau)
+        _check_precision(trajectories, self._origin)
+        self._trajectories = trajectories
+        self._shifted = [t._replace(ts=t.ts - self._origin) for t in trajectories]
+        states = np.concatenate([t.filled for t in trajectories])
+        self._centre, self._scale = states.mean(axis=0), _spread(states)
+        slopes = [np.diff(t.filled, axis=0) / np.diff(t.ts)[:, None] for t in trajectories]
+        self._slope = np.sqrt(np.mean(np.concatenate(slopes) ** 2, axis=0)) + 1e-12 * self._scale
+
+    def _settle(self, found: list[Delay], window: int) -> None:
+        learned = periods_to_learn(self.delays)
+        self._periods = tuple(
+            next(float(f.tau) for f, d in zip(found, self.delays, strict=True) if d.tau is learn)  # pyright: ignore
+            for learn in learned
+        )
+        self.window_ = window
+
+    def _made_setting(self, found: list[Delay], windows: Sequence[Window]) -> Setting:
+        spans = [
+            (self._shifted[w.trajectory].ts[w.first], self._shifted[w.trajectory].ts[w.last])
+            for w in windows
+        ]
+        gap = float(np.median(np.concatenate([np.diff(t.ts) for t in self._shifted])))
+        inputs = self._shifted[0].us.shape[1] > 0
+        smallest = with_periods(self.delays, [p * (1 - PERIOD_ROOM) for p in self._periods])
+        span = max(b - a for a, b in spans)
+        return Setting(
+            list(self.delays),
+            self._periods,
+            intervals_over(smallest, spans),
+            self.steps or steps_between(found, gap, span, inputs),
+            self.solver,
+            inputs,
+        )
+
+    def _made_field(self, key: Array) -> Callable:
+        if callable(self.field):
+            return self.field
+        us = np.concatenate([t.us for t in self._trajectories])
+        times = 1 + len(self.delays)
+        centre = np.concatenate([np.tile(self._centre, times), us.mean(axis=0)])
+        scale = np.concatenate([np.tile(self._scale, times), _spread(us)])
+        return Network(
+            jnp.asarray(centre, float),
+            jnp.asarray(scale, float),
+            jnp.asarray(self._slope, float),
+            width=self.width,
+            depth=self.depth,
+            key=key,
+        )
+
+    def _fit_by_gradient(self, rows: Row, held: Row) -> tuple[PyTree, dict[str, Series]]:
+        optax = load("optax")
+        setting, scale = self._setting, jnp.asarray(self._scale, float)
+        number = len(rows.ts)
+        block = 50
+        schedule = optax.cosine_decay_schedule(self.learning_rate, self.iterations, 0.01)
+        optimiser = optax.apply_if_finite(
+            optax.chain(optax.clip_by_global_norm(1.0), optax.adam(schedule)), 10**6
+        )
+        make = lambda key: Equation(self._made_field(key), jnp.zeros(len(setting.periods)))
+        loss = lambda equation, batch: _errors(equation, setting, scale, batch)
+        trained = train(
+            loss,
+            make,
+            _as_arrays(rows),
+            optimiser,
+            steps=self.iterations,
+            seeds=[self.seed + i for i in range(self.ensemble)],
+            batch_size=min(self.batch_size, number),
+            evaluate=lambda equation, rows: {"held_out": jnp.mean(loss(equation, rows))},
+            test_data=_as_arrays(held),
+            keep="held_out",
+            patience=max(1, self.patience // block),
+            block=block,
+            progress=self.progress,
+        )
+        return trained.model, trained.metrics
+
+    def _fit_library(self, found: list[Delay], windows: Sequence[Window], rows: Row) -> PyTree:
+        """Terms by regression, then their coefficients by following the equation itself."""
+        states, inputs = len(self._scale), self._shifted[0].us.shape[1]
+        variables = states * (1 + len(found)) + inputs
+        powers = monomials(variables, self.degree)
+        library = Library(powers, np.zeros(variables), np.ones(variables))
+        normal = normal_equations(self._shifted, windows, found, library)
+        chosen = [_needed_terms(_of_state(normal, i)) for i in range(states)]
+        terms = sorted(set().union(*chosen)) or [0]
+        used = tuple(tuple(j in chosen[i] for i in range(states)) for j in terms)
+        rng = np.random.default_rng(self.seed)
+        members = []
+        for member in range(self.ensemble):
+            # The first has every window once, the others as often as they are drawn.
+            drawn = (
+                np.arange(len(windows))
+                if member == 0
+                else rng.integers(0, len(windows), len(windows))
+            )
+            drawn_normal = Normal(*(part[drawn] for part in normal))
+            start = _least_squares(drawn_normal, chosen, terms)
+            field = Polynomial(
+                jnp.asarray(start, float),
+                used,
+                tuple(tuple(int(p) for p in powers[j]) for j in terms),
+            )
+            equation = Equation(field, jnp.zeros(len(self._periods)))
+            members.append(self._polished(equation, Row(*(x[drawn] for x in rows))))
+        return jax.tree.map(lambda *x: jnp.stack(x), *members)
+
+    def _all_polished(self, members: PyTree, rows: Row) -> PyTree:
+        """A field of few parameters gets to the bottom, where Adam only comes near."""
+        if sum(x[0].size for x in jax.tree.leaves(eqx.filter(members, eqx.is_array))) > 100:
+            return members
+        polished = [self._polished(_member(members, i), rows) for i in range(self.ensemble)]
+        return jax.tree.map(lambda *x: jnp.stack(x) if eqx.is_array(x[0]) else x[0], *polished)
+
+    def _polished(self, equation: Equation, rows: Row) -> Equation:
+        scale = jnp.asarray(self._scale, float)
+        few = _as_arrays(Row(*(x[:: -(-len(x) // 200)] for x in rows)))
+        tight = 1e-6 if jnp.zeros(()).dtype == jnp.float32 else 1e-10
+        arrays, static = eqx.partition(equation, eqx.is_inexact_array)
+
+        def residuals(arrays, rows):
+            equation = eqx.combine(arrays, static)
+            states = jax.vmap(lambda row: follow(equation, self._setting, row))(rows)
+            return jnp.where(rows.weights > 0, states - rows.ys, 0) / scale
+
+        control = optx.LevenbergMarquardt(rtol=tight, atol=tight)
+        found = optx.least_squares(residuals, control, arrays, few, max_steps=50, throw=False)
+        finite = all(bool(jnp.all(jnp.isfinite(x))) for x in jax.tree.leaves(found.value))
+        return eqx.combine(found.value, static) if finite else equation
+
+    def _finish(self, members: PyTree, held: Row) -> None:
+        self._members = members
+        first = _member(members, 0)
+        self.equation_ = first.field
+        self.delays_ = [_plain(d) for d in self._setting.learned(first)]
+        self.periods_ = [
+            float(p * (1 + PERIOD_ROOM * np.tanh(s)))
+            for p, s in zip(self._periods, np.asarray(first.shifts), strict=True)
+        ]
+        self.n_features_in_ = len(self._scale)
+        predicted = np.asarray(_mean_of(self._members, self._setting, _as_arrays(held)))
+        weights = held.weights
+        square = np.where(weights > 0, (predicted - held.ys) ** 2, 0.0)
+        self.error_ = np.sqrt(square.sum(axis=(0, 1)) / np.maximum(weights.sum(axis=(0, 1)), 1))
+        if not np.all(np.isfinite(self.error_)):
+            raise IdentifyError(
+                "The learned equation does not stay finite over held-out windows. Use a shorter "
+                "`window`, a smaller `learning_rate`, or fewer terms."
+            )
+
+    # --- using
+
+    def simulate(self, ts: Any, y0: Any, inputs: Any = None) -> States:
+        """The learned equation at times `ts`, started at the first of them; the mean over an
+        ensemble.
+
+        `y0` is the state there, or a function of time, the past. A value stands for a constant
+        past. `inputs` act from each time to the next, as in `fit`.
+        """
+        return self._simulated(ts, y0, inputs).mean(axis=0)
+
+    def _simulated(
+        self, ts: Any, y0: Any, inputs: Any = None
+    ) -> Float[np.ndarray, "m times states"]:
+        self._check_fitted()
+        ts = np.asarray(ts, float)
+        if ts.ndim != 1 or len(ts) < 2 or not np.all(np.diff(ts) > 0):
+            raise ValueError(f"simulate got ts of shape {ts.shape}; expected increasing times.")
+        us = self._checked_inputs(inputs, len(ts))
+        past = y0 if callable(y0) else _constant(self._checked_state(y0))
+        shifted = ts - self._origin
+        from_origin = lambda t: jnp.atleast_1d(jnp.asarray(past(t + self._origin), float))
+        run = eqx.filter_jit(
+            lambda member: followed(
+                member.field,
+                self._setting._replace(steps=self._steps_for(ts)),
+                self._setting.learned(member) if self._periods else list(self.delays),
+                jnp.asarray(shifted, float) if self._periods else shifted,
+                from_origin,
+                jnp.asarray(us, float),
+                self._intervals_for(shifted) if self._periods else None,
+            )
+        )
+        members = [_member(self._members, i) for i in range(self.ensemble)]
+        return np.stack([np.asarray(run(member)) for member in members])
+
+    def _steps_for(self, ts: np.ndarray) -> int:
+        """Without delays one interval is all of the span."""
+        if self.delays or self._setting.inputs or self.steps:
+            return self._setting.steps
+        gap = float(np.median(np.concatenate([np.diff(t.ts) for t in self._trajectories])))
+        return max(4, int(np.ceil((ts[-1] - ts[0]) / (2 * gap))))
+
+    def _intervals_for(self, ts: np.ndarray) -> int:
+        smallest = with_periods(self.delays, [p * (1 - PERIOD_ROOM) for p in self._periods])
+        return intervals_over(smallest, [(float(ts[0]), float(ts[-1]))])
+
+    def predict(
+        self, ts: Any, ys: Any, inputs: Any = None, *, horizon: int | None = None
+    ) -> States | list[States]:
+        """What the learned equation says about measured series: each sample predicted from the
+        measurements up to `horizon` samples before it (those of a training window if left out).
+
+        The result has the form of `ys`; the first samples, up to where the past is known, are
+        copied.
+        """
+        self._check_fitted()
+        trajectories = as_trajectories(ts, ys, inputs)
+        self._check_widths(trajectories[0])
+        horizon = self.window_ if horizon is None else horizon
+        if not is_whole(horizon) or horizon < 1:
+            raise ValueError(f"predict got horizon={horizon!r}; expected a whole number >= 1.")
+        found = [self._predicted(t, horizon) for t in trajectories]
+        return found if isinstance(ys, (list, tuple)) and np.ndim(ys[0]) > 0 else found[0]
+
+    def _predicted(self, trajectory: Trajectory, horizon: int) -> States:
+        shifted = trajectory._replace(ts=trajectory.ts - self._origin)
+        first, last = self._first_start(trajectory), len(shifted.ts) - 1
+        windows = [Window(0, s, min(s + horizon, last)) for s in range(first, last, horizon)]
+        rows = make_rows([shifted], windows, self.delays_)
+        setting = self._made_setting_over(shifted, windows)
+        ys = np.asarray(_mean_of(self._members, setting, _as_arrays(rows)))
+        out = shifted.filled.copy()
+        for w, y in zip(windows, ys, strict=True):
+            out[w.first + 1 : w.last + 1] = y[1 : w.last - w.first + 1]
+        return out
+
+    def _first_start(self, trajectory: Trajectory) -> int:
+        """The first sample whose past is known, if that leaves half of the series."""
+        ts = trajectory.ts
+        first = int(np.searchsorted(ts, ts[0] + reach_of(self.delays_)))
+        return first if 2 * first < len(ts) else 0
+
+    def _made_setting_over(self, trajectory: Trajectory, windows: Sequence[Window]) -> Setting:
+        spans = [(trajectory.ts[w.first], trajectory.ts[w.last]) for w in windows]
+        smallest = with_periods(self.delays, [p * (1 - PERIOD_ROOM) for p in self._periods])
+        longest = max(spans, key=lambda span: span[1] - span[0])
+        return self._setting._replace(
+            intervals=intervals_over(smallest, spans), steps=self._steps_for(np.array(longest))
+        )
+
+    def score(
+        self,
+        ts: Any,
+        ys: Any,
+        inputs: Any = None,
+        *,
+        horizon: int | None = None,
+        metric: str = "r2",
+    ) -> float:
+        """How good predictions over a horizon are: `metric="r2"` is the share of the variance that
+        they explain (1 is perfect, 0 as good as the mean), `"nrmse"` the root mean square of their
+        errors in standard deviations. The mean over the states."""
+        if metric not in ("r2", "nrmse"):
+            raise ValueError(f"score got metric={metric!r}; expected 'r2' or 'nrmse'.")
+        predicted = self.predict(ts, ys, inputs, horizon=horizon)
+        trajectories = as_trajectories(ts, ys, inputs)
+        pairs = zip(
+            trajectories, predicted if isinstance(predicted, list) else [predicted], strict=True
+        )
+        starts = [self._first_start(t) + 1 for t in trajectories]
+        errors = np.concatenate([(p - t.ys)[s:] for (t, p), s in zip(pairs, starts, strict=True)])
+        known = np.concatenate([t.ys[s:] for t, s in zip(trajectories, starts, strict=True)])
+        ratio = np.nanmean(errors**2, axis=0) / np.maximum(np.nanvar(known, axis=0), 1e-300)
+        return float(np.mean(1 - ratio) if metric == "r2" else np.mean(np.sqrt(ratio)))
+
+    def forecast(self, ts: Any, inputs: Any = None) -> Forecast:
+        """The last of the fitted trajectories continued to the times `ts`, all after its end.
+
+        `inputs`, where the model has them, has one row more than `ts`: the first acts from the end
+        of the series to the first of these times.
+        """
+        self._check_fitted()
+        series = self._trajectories[-1]
+        ts = np.atleast_1d(np.asarray(ts, float))
+        if ts.ndim != 1 or not np.all(np.diff(ts, prepend=series.ts[-1]) > 0):
+            raise ValueError(
+                f"forecast got ts={ts}; expected increasing times after the end of the series, "
+                f"{series.ts[-1]:g}."
+            )
+        whole = np.concatenate([series.ts[-1:], ts])
+        past = _interpolation(*past_of(series, self.delays_))
+        runs = self._simulated(whole, past, inputs)[:, 1:]
+        mean, spread = runs.mean(axis=0), runs.std(axis=0)
+        width = 2 * np.sqrt(spread**2 + self.error_**2)
+        return Forecast(ts, mean, mean - width, mean + width)
+
+    def equations(
+        self, states: Sequence[str] | None = None, inputs: Sequence[str] | None = None
+    ) -> list[str]:
+        """The learned equation in words, one line a state. Only a library's can be read."""
+        self._check_fitted()
+        states = list(states or _default_names("x", len(self._scale)))
+        inputs = list(inputs or _default_names("u", self._trajectories[0].us.shape[1]))
+        names = names_of(self.delays_, states, inputs)
+        if isinstance(self.equation_, Polynomial):
+            return self.equation_.text(states, names)
+        return [f"{state}′ = f({', '.join(names)})" for state in states]
+
+    # --- keeping
+
+    def save(self, folder: str | Path) -> None:
+        """Writes the model to a folder: `model.json` and `model.safetensors`, no code. A field of
+        your own has its arrays saved; give it to `load` again."""
+        self._check_fitted()
+        folder = Path(folder)
+        arrays = {
+            "members": self._members,
+            "series": [t._asdict() for t in self._trajectories],
+            "losses": {k: v._asdict() for k, v in self.losses_.items()},
+            "error": self.error_,
+        }
+        save_checkpoint(folder / "model.safetensors", _as_numpy(arrays), {"format": "1"})
+        write_json(folder / "model.json", self._described())
+
+    def _described(self) -> dict[str, Any]:
+        params = self.get_params()
+        own = callable(self.field)
+        params |= {
+            "delays": [_delay_to_json(d) for d in self.delays],
+            "field": "own" if own else self.field,
+            "solver": type(self.solver).__name__,
+        }
+        powers = None
+        if isinstance(self.equation_, Polynomial):
+            powers = {"powers": self.equation_.powers, "used": self.equation_.used}
+        return {
+            "format": 1,
+            "arguments": params,
+            "periods": list(self._periods),
+            "window": self.window_,
+            "terms": powers,
+            "machine": machine(),
+        }
+
+    @classmethod
+    def load(cls, folder: str | Path, *, field: Callable | None = None) -> "Identifier":
+        """What `save` wrote. `field` is the field of your own that it was fitted with, if so."""
+        folder = Path(folder)
+        about, arrays = _read(folder)
+        try:
+            return _restored(cls, about, arrays, field, folder)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise IdentifyError(
+                f"{folder} does not hold what Identifier.save wrote ({type(error).__name__}: "
+                f"{error}). Fit and save again."
+            ) from None
+
+    # --- checks
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "_members"):
+            raise IdentifyError("This Identifier has not been fitted: call fit(ts, ys) first.")
+
+    def _check_widths(self, trajectory: Trajectory) -> None:
+        got = (trajectory.ys.shape[1], trajectory.us.shape[1])
+        expected = (len(self._scale), self._trajectories[0].us.shape[1])
+        if got != expected:
+            raise ValueError(
+                f"Got series with {got[0]} states and {got[1]} inputs; the model was fitted to "
+                f"{expected[0]} and {expected[1]}."
+            )
+
+    def _checked_inputs(self, inputs: Any, times: int) -> np.ndarray:
+        width = self._trajectories[0].us.shape[1]
+        us = np.zeros((times, 0)) if inputs is None else np.asarray(inputs, float)
+        us = us[:, None] if us.ndim == 1 else us
+        if us.shape != (times, width):
+            raise ValueError(
+                f"Got inputs of shape {us.shape}; expected {(times, width)}, one row for each time."
+            )
+        return us
+
+    def _checked_state(self, y0: Any) -> np.ndarray:
+        y = np.atleast_1d(np.asarray(y0, float))
+        if y.shape != self._scale.shape or not np.all(np.isfinite(y)):
+            raise ValueError(
+                f"simulate got y0={y0!r}; expected {len(self._scale)} finite numbers, or a "
+                "function of time that returns them."
+            )
+        return y
+
+
+# --- fitting --------------------------------------------------------------------------------------
+
+
+def _errors(equation: Equation, setting: Setting, scale: Array, rows: Row) -> Float[Array, " rows"]:
+    """The mean squared error of each window, in standard deviations."""
+
+    def one(row: Row):
+        error = jnp.where(row.weights > 0, follow(equation, setting, row) - row.ys, 0) / scale
+        return jnp.sum(error**2) / jnp.maximum(jnp.sum(row.weights), 1)
+
+    return jax.vmap(one)(rows)
+
+
+def _member(members: PyTree, i: int) -> PyTree:
+    return jax.tree.map(lambda x: x[i] if eqx.is_array(x) else x, members)
+
+
+def _mean_of(members: PyTree, setting: Setting, rows: Row) -> Array:
+    arrays, static = eqx.partition(members, eqx.is_array)
+    one = lambda a: jax.vmap(lambda row: follow(eqx.combine(a, static), setting, row))(rows)
+    return jax.jit(lambda a: jnp.mean(jax.lax.map(one, a), axis=0))(arrays)
+
+
+def _of_state(normal: Normal, i: int) -> Normal:
+    return Normal(normal.columns, normal.mixed[:, :, i : i + 1], normal.states[:, i : i + 1])
+
+
+def _needed_terms(normal: Normal) -> list[int]:
+    """Drops terms, the least needed first, as long as held-out windows do not get worse."""
+    terms = list(range(normal.columns.shape[1]))
+    best = held_out(normal)
+    while len(terms) > 1:
+        fewer = [[t for t in terms if t != left] for left in terms]
+        errors = [held_out(normal.of(np.array(f))) for f in fewer]
+        least = int(np.argmin([np.log(e + 1e-12).mean() for e in errors]))
+        if not not_worse(errors[least], best):
+            break
+        terms = fewer[least]
+        best = min(best, errors[least], key=lambda e: e.mean())
+    return terms
+
+
+def _least_squares(normal: Normal, chosen: list[list[int]], terms: list[int]) -> np.ndarray:
+    found = np.zeros((len(terms), len(chosen)))
+    for i, own in enumerate(chosen):
+        part = _of_state(normal, i).of(np.array(own))
+        values = coefficients(part.columns.sum(axis=0), part.mixed.sum(axis=0))[:, 0]
+        for term, value in zip(own, values, strict=True):
+            found[terms.index(term), i] = value
+    return found
+
+
+def _default_window(trajectories: Sequence[Trajectory], delays: Sequence[Delay]) -> int:
+    gap = np.median(np.concatenate([np.diff(t.ts) for t in trajectories]))
+    starts = with_periods(delays, [learn.start for learn in periods_to_learn(delays)])
+    wanted = max(16, int(np.ceil(2 * reach_of(starts) / gap)))
+    return max(1, min(wanted, min(len(t.ts) for t in trajectories) // 4 + 1))
+
+
+def _divided(
+    trajectories: Sequence[Trajectory], window: int, delays: Sequence[Delay], share: float
+) -> tuple[list[Window], list[Window]]:
+    """Windows to learn from, which overlap, and held-out ones at the end, which do not."""
+    reach = reach_of(delays)
+    total = sum(max(len(t.ts) - 1 - window, 0) // max(1, window // 4) + 1 for t in trajectories)
+    stride = max(1, window // 4) * max(1, -(-total // MOST_WINDOWS))
+    windows = cut(trajectories, window, reach, stride)
+    ends = [(1 - share) * (len(t.ts) - 1) for t in trajectories]
+    learning = [w for w in windows if w.last <= ends[w.trajectory]]
+    testing = [w for w in windows if w.first >= ends[w.trajectory] - window]
+    if not learning or not testing:
+        # Too short to be divided: the last trajectories are held out, if there are several.
+        kept = max(1, round((1 - share) * len(trajectories)))
+        learning = [w for w in windows if w.trajectory < kept]
+        testing = [w for w in windows if w.trajectory >= kept] or learning
+    testing = [w for w in testing if w not in set(learning)] or testing
+    return learning, testing[:: -(-len(testing) // 256)]
+
+
+def _spread(values: np.ndarray) -> np.ndarray:
+    spread = values.std(axis=0)
+    return np.where(spread > 0, spread, 1.0)
+
+
+def _check_precision(trajectories: Sequence[Trajectory], origin: float) -> None:
+    eps = float(jnp.finfo(jnp.zeros(()).dtype).eps)
+    for t in trajectories:
+        if np.abs(t.ts - origin).max() * eps * 20 > np.diff(t.ts).min():
+            raise ValueError(
+                f"The times go up to {np.abs(t.ts).max():g} and are {np.diff(t.ts).min():g} apart: "
+                "too many digits for float32. Count time from the start of the series, or call "
+                'jax.config.update("jax_enable_x64", True) first.'
+            )
+
+
+def _check_arguments(model: Identifier) -> None:
+    if isinstance(model.field, str) and model.field not in ("mlp", "library"):
+        raise ValueError(
+            f"Identifier got field={model.field!r}; expected 'mlp', 'library', or a field of your "
+            "own, f(t, y, args, *, history)."
+        )
+    if not isinstance(model.field, str) and not callable(model.field):
+        raise TypeError(f"Identifier got field={model.field!r}, which cannot be called.")
+    delays = model.delays
+    if isinstance(delays, (Hold, Lag)) or not all(isinstance(d, (Hold, Lag)) for d in delays):
+        raise TypeError(f"Identifier got delays={delays!r}; expected a list of Hold and Lag.")
+    counts = ("width", "depth", "degree", "ensemble", "iterations", "batch_size", "patience")
+    for name in (*counts, *(n for n in ("window", "steps") if getattr(model, n) is not None)):
+        value = getattr(model, name)
+        if not is_whole(value) or value < 1:
+            raise ValueError(f"Identifier got {name}={value!r}; expected a whole number >= 1.")
+    if not 0 < model.validation < 1:
+        raise ValueError(
+            f"Identifier got validation={model.validation!r}; expected a share between 0 and 1."
+        )
+    if not is_whole(model.seed) or model.seed < 0:
+        raise ValueError(f"Identifier got seed={model.seed!r}; expected a whole number >= 0.")
+
+
+# --- small things ---------------------------------------------------------------------------------
+
+
+def _names() -> list[str]:
+    return [n for n in inspect.signature(Identifier).parameters if n != "self"]
+
+
+def _default_names(letter: str, number: int) -> list[str]:
+    return [letter] if number == 1 else [f"{letter}{i + 1}" for i in range(number)]
+
+
+def _constant(y: np.ndarray) -> Callable:
+    return lambda t: jnp.asarray(y, float)
+
+
+def _interpolation(ts: np.ndarray, ys: np.ndarray) -> Callable:
+    # Times may have more digits than float32 has: count them from the end.
+    near, states = jnp.asarray(ts - ts[-1], float), jnp.asarray(ys, float)
+    return lambda t: jax.vmap(jnp.interp, (None, None, 1))(t - ts[-1], near, states)
+
+
+def _as_arrays(tree: PyTree) -> PyTree:
+    return jax.tree.map(lambda x: jnp.asarray(x, float) if eqx.is_array_like(x) else x, tree)
+
+
+def _as_numpy(tree: PyTree) -> PyTree:
+    return jax.tree.map(lambda x: np.asarray(x) if eqx.is_array_like(x) else x, tree)
+
+
+def _plain(delay: Delay) -> Delay:
+    """With a number for its period."""
+    if delay.tau is None:
+        return delay
+    tau = float(delay.tau)  # pyright: ignore[reportArgumentType]
+    return Lag(tau) if isinstance(delay, Lag) else Hold(tau, lag=delay.lag)
+
+
+# --- folders --------------------------------------------------------------------------------------
+
+
+def _delay_to_json(delay: Delay) -> dict[str, Any]:
+    found: dict[str, Any] = {"kind": type(delay).__name__}
+    if isinstance(delay.tau, Learn):
+        found["learn"] = [delay.tau.start, delay.tau.low, delay.tau.high]
+    elif delay.tau is not None:
+        found["tau"] = float(delay.tau)  # pyright: ignore[reportArgumentType]
+    if isinstance(delay, Hold):
+        found["lag"] = delay.lag
+        if delay.times is not None:
+            found["times"] = np.asarray(delay.times).tolist()
+    return found
+
+
+def _delays_from_json(found: Sequence[dict[str, Any]]) -> list[Delay]:
+    learned: dict[tuple[float, ...], Learn] = {}
+
+    def one(about: dict[str, Any]) -> Delay:
+        tau: Any = about.get("tau")
+        if "learn" in about:
+            # Equal ones were one.
+            tau = learned.setdefault(tuple(about["learn"]), Learn(*about["learn"]))
+        if about["kind"] == "Lag":
+            return Lag(tau)
+        return Hold(tau, lag=about["lag"], times=about.get("times"))
+
+    return [one(about) for about in found]
+
+
+def _read(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    missing = [n for n in ("model.json", "model.safetensors") if not (folder / n).is_file()]
+    if missing:
+        raise IdentifyError(
+            f"{folder} holds no {missing[0]}: give a folder that Identifier.save or `lagrax fit` "
+            "wrote."
+        )
+    try:
+        about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+        arrays, _ = load_arrays(folder / "model.safetensors")
+    except (ValueError, OSError, Damaged) as error:
+        raise IdentifyError(f"The model in {folder} is damaged: {error}.") from None
+    if not isinstance(about, dict) or about.get("format") != 1:
+        raise IdentifyError(f"{folder / 'model.json'} is not of a format that this lagrax reads.")
+    return about, arrays
+
+
+def _restored(
+    cls: type[Identifier],
+    about: dict[str, Any],
+    arrays: dict[str, np.ndarray],
+    field: Callable | None,
+    folder: Path,
+) -> Identifier:
+    arguments = dict(about["arguments"])
+    if arguments["field"] == "own":
+        if field is None:
+            raise IdentifyError(
+                f"The model in {folder} was fitted with a field of its own: give it again, "
+                "load(folder, field=...)."
+            )
+        arguments["field"] = field
+    solver = getattr(diffrax, str(arguments["solver"]), None)
+    if not (isinstance(solver, type) and issubclass(solver, diffrax.AbstractSolver)):
+        raise IdentifyError(f"{folder} names a solver that diffrax lacks, {arguments['solver']!r}.")
+    arguments |= {"delays": _delays_from_json(arguments["delays"]), "solver": solver()}
+    model = cls(**arguments)
+    _check_arguments(model)
+    parts = [_under(arrays, f"['series'][{i}]") for i in range(_count(arrays))]
+    model._take([Trajectory(*(p[f"['{name}']"] for name in Trajectory._fields)) for p in parts])
+    model._periods, model.window_ = tuple(about["periods"]), int(about["window"])
+    found = with_periods(model.delays, model._periods)
+    windows = cut(model._shifted, model.window_, reach_of(found))
+    model._setting = model._made_setting(found, windows)
+    model.losses_ = _losses(arrays)
+    model.scans_ = []
+    like = _empty_members(model, about["terms"])
+    members = _filled_from(like, _under(arrays, "['members']"))
+    model._finish(members, make_rows(model._shifted, windows[-1:], found))
+    model.error_ = arrays["['error']"]
+    return model
+
+
+def _under(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
+
+
+def _count(arrays: dict[str, np.ndarray]) -> int:
+    return len({k.split("]")[1] for k in arrays if k.startswith("['series']")})
+
+
+def _losses(arrays: dict[str, np.ndarray]) -> dict[str, Series]:
+    names = dict.fromkeys(k.split("'")[3] for k in arrays if k.startswith("['losses']"))
+    return {
+        name: Series(*(arrays[f"['losses']['{name}']['{part}']"] for part in Series._fields))
+        for name in names
+    }
+
+
+def _empty_members(model: Identifier, terms: dict[str, Any] | None) -> Equation:
+    if terms is not None:
+        powers = tuple(tuple(int(p) for p in row) for row in terms["powers"])
+        used = tuple(tuple(bool(u) for u in row) for row in terms["used"])
+        field: Callable = Polynomial(jnp.zeros((len(powers), len(used[0]))), used, powers)
+    else:
+        field = model._made_field(jax.random.key(0))
+    return Equation(field, jnp.zeros(len(model._periods)))
+
+
+def _filled_from(like: PyTree, arrays: dict[str, np.ndarray]) -> PyTree:
+    """`like` with the arrays of all members in place of its own."""
+    dynamic, static = eqx.partition(like, eqx.is_array)
+    named, structure = jax.tree_util.tree_flatten_with_path(dynamic)
+    leaves = []
+    for place, leaf in named:
+        found = arrays[jax.tree_util.keystr(place)]
+        if found.shape[1:] != leaf.shape:
+            raise ValueError(f"{jax.tree_util.keystr(place)} has shape {found.shape[1:]}")
+        leaves.append(jnp.asarray(found, leaf.dtype))
+    return eqx.combine(jax.tree.unflatten(structure, leaves), static)

@@ -128,7 +128,7 @@ def cut(
 
 
 def interpolated(
-    trajectory: Trajectory, times: Times, kinks: Times
+    trajectory: Trajectory, times: Times, kinks: Float[np.ndarray, " kinks"]
 ) -> Float[np.ndarray, "times states"]:
     """The states at `times`: parabolas through three samples on the same side of every kink; beyond
     the ends constant."""

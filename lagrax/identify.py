@@ -681,12 +681,13 @@ def _spread(values: np.ndarray) -> np.ndarray:
 
 
 def _check_precision(trajectories: Sequence[Trajectory], origin: float) -> None:
-    eps = float(jnp.finfo(jnp.zeros(()).dtype).eps)
+    dtype = jnp.zeros(()).dtype
     for t in trajectories:
-        if np.abs(t.ts - origin).max() * eps * 20 > np.diff(t.ts).min():
+        kept, gap = (t.ts - origin).astype(dtype), np.median(np.diff(t.ts))
+        if np.any(np.diff(kept) <= 0) or np.abs(kept).max() * jnp.finfo(dtype).eps * 100 > gap:
             raise ValueError(
-                f"The times go up to {np.abs(t.ts).max():g} and are {np.diff(t.ts).min():g} apart: "
-                "too many digits for float32. Count time from the start of the series, or call "
+                f"The times go up to {np.abs(t.ts).max():g} and are {gap:g} apart: too many digits "
+                f"for {dtype}. Count time from the start of the series, or call "
                 'jax.config.update("jax_enable_x64", True) first.'
             )
 

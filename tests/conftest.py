@@ -53,3 +53,11 @@ def load_script():
         return module
 
     return load
+
+
+@pytest.fixture
+def unchecked():
+    """Users have no run-time type checking, which would speak first."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

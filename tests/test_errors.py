@@ -6,7 +6,6 @@ import sys
 import diffrax
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 
@@ -193,14 +192,6 @@ def _two(history):
 def _one(history):
     (a,) = history
     return a
-
-
-@pytest.fixture
-def unchecked():
-    """Users have no run-time type checking, which would speak first."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.mark.parametrize("case", CASES)

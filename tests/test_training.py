@@ -567,3 +567,60 @@ def test_two_bars_share_a_terminal(monkeypatch, capfd):
     shown = capfd.readouterr().err
     assert "first" in shown
     assert "second" in shown
+
+
+def away_from_two(model, test):
+    """Least while the weight, on its way to 3, passes 2."""
+    return {"distance": jnp.abs(model.weight - test)}
+
+
+def test_the_best_model_is_kept_for_each_seed():
+    options = {"steps": 60, "block": 1, "progress": False, "evaluate": away_from_two}
+    last = train(loss, make, DATA, ADAM, seeds=[0, 1], test_data=jnp.array(2.0), **options)
+    best = train(
+        loss, make, DATA, ADAM, seeds=[0, 1], test_data=jnp.array(2.0), keep="distance", **options
+    )
+    values = last.metrics["distance"].values
+    np.testing.assert_array_equal(best.metrics["distance"].values, values)
+    np.testing.assert_allclose(np.abs(best.model.weight - 2.0), values.min(axis=0), rtol=1e-6)
+    assert np.all(np.abs(last.model.weight - 2.0) > np.abs(best.model.weight - 2.0) + 0.1)
+
+
+def test_training_ends_when_patience_does(tmp_path):
+    options = {"block": 2, "progress": False, "evaluate": away_from_two, "keep": "distance"}
+    options |= {"test_data": jnp.array(2.0), "patience": 3}
+    trained = train(loss, make, DATA, ADAM, steps=200, seeds=0, folder=tmp_path / "a", **options)
+    values = trained.metrics["distance"].values
+    assert len(values) < 100
+    assert np.argmin(values) == len(values) - 4
+    summary = json.loads((tmp_path / "a" / "done.json").read_text())
+    assert summary["steps"] == 2 * len(values)
+    again = train(loss, make, DATA, ADAM, steps=200, seeds=0, folder=tmp_path / "a", **options)
+    same(trained.model, again.model)
+
+
+def test_a_kept_model_survives_a_stop(tmp_path, monkeypatch):
+    options = {"block": 2, "progress": False, "evaluate": away_from_two, "keep": "distance"}
+    options |= {"test_data": jnp.array(2.0), "patience": 10, "steps": 200, "seeds": 0}
+    whole = train(loss, make, DATA, ADAM, **options)
+    with monkeypatch.context() as patch:
+        stop_at(patch, 10)
+        with pytest.raises(Stop):
+            train(loss, make, DATA, ADAM, folder=tmp_path, checkpoint_seconds=0.0, **options)
+    continued = train(loss, make, DATA, ADAM, folder=tmp_path, **options)
+    assert len(continued.metrics["loss"].values) > 10
+    same(whole.model, continued.model)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"keep": "error"}, "no evaluate"),
+        ({"patience": 3}, "no `keep`"),
+        ({"keep": "errors", "evaluate": evaluate, "test_data": jnp.array(3.0)}, "'errors'"),
+        ({"keep": "error", "evaluate": evaluate, "patience": 0}, "patience=0"),
+    ],
+)
+def test_what_cannot_be_kept_is_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        train(loss, make, DATA, ADAM, steps=5, progress=False, **options)

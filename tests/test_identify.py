@@ -1,0 +1,474 @@
+"""Identification: known equations are recovered from their own series, and kept in folders."""
+
+import json
+import pickle
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import lagrax
+from lagrax import Hold, Identifier, IdentifyError, Lag, Learn, holds
+from lagrax._equations import Equation, Polynomial, Setting, follow, make_rows
+from lagrax._series import Window, as_trajectories
+
+QUICK = {"iterations": 100, "progress": False, "width": 8}
+
+
+def series(field, ts, y0, delays, noise=0.0, seed=0):
+    """Solved tightly, sampled at `ts`, with noise in units of the standard deviation."""
+    solution = lagrax.solve(
+        field,
+        float(ts[0]),
+        float(ts[-1]),
+        y0,
+        delays=delays,
+        solver=diffrax.Dopri8(),
+        steps=8,
+        saveat=diffrax.SaveAt(ts=ts),
+    )
+    ys = np.asarray(solution.ys, float)
+    rng = np.random.default_rng(seed)
+    return ys + noise * ys.std(axis=0) * rng.standard_normal(ys.shape)
+
+
+def population(t, x, args, *, history):
+    return 2.6 * x * (1 - history[0])
+
+
+def of_population(noise=0.0, span=20.0, seed=0, ts=None, x0=0.4):
+    """By the closed form, not by lagrax."""
+    ts = np.arange(0, span + 1e-9, 0.1) if ts is None else ts
+    number = np.floor(ts + 1e-9).astype(int)
+    knots = [x0]
+    for _ in range(number.max()):
+        knots.append(knots[-1] * np.exp(2.6 * (1 - knots[-1])))
+    held = np.array(knots)[number]
+    ys = held * np.exp(2.6 * (1 - held) * (ts - number))
+    rng = np.random.default_rng(seed)
+    return ts, ys + noise * ys.std() * rng.standard_normal(len(ts))
+
+
+def terms(model, state=0):
+    """The learned coefficients by the powers of their terms."""
+    field = model.equation_
+    return {
+        powers: float(field.coefficients[j, state])
+        for j, powers in enumerate(field.powers)
+        if field.used[j][state]
+    }
+
+
+# --- the library ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("degree", [2, 3])
+def test_the_library_finds_the_population_equation(degree):
+    model = Identifier([Hold(1.0)], "library", degree=degree).fit(*of_population())
+    found = terms(model)
+    assert found.keys() == {(1, 0), (1, 1)}
+    assert found[1, 0] == pytest.approx(2.6, rel=1e-4)
+    assert found[1, 1] == pytest.approx(-2.6, rel=1e-4)
+    assert model.equations() == ["x′ = 2.6 x − 2.6 x x(⌊t⌋)"]
+
+
+def test_the_library_stands_noise():
+    model = Identifier([Hold(1.0)], "library").fit(*of_population(noise=0.02))
+    found = terms(model)
+    assert found[1, 0] == pytest.approx(2.6, rel=0.02)
+    assert found[1, 1] == pytest.approx(-2.6, rel=0.02)
+
+
+def test_the_library_finds_both_equations_of_a_planar_system():
+    def van_der_pol(t, y, args):
+        return jnp.stack([y[1], (1 - y[0] ** 2) * y[1] - y[0]])
+
+    ts = np.arange(0, 15, 0.1)
+    ys = np.asarray(
+        lagrax.solve(van_der_pol, 0.0, 14.9, jnp.array([1.0, 0.0]), saveat=diffrax.SaveAt(ts=ts)).ys
+    )
+    model = Identifier((), "library", degree=3).fit(ts, ys)
+    assert terms(model, 0) == pytest.approx({(0, 1): 1.0}, rel=1e-2)
+    expected = {(1, 0): -1.0, (0, 1): 1.0, (2, 1): -1.0}
+    assert terms(model, 1) == pytest.approx(expected, rel=1e-2)
+    assert model.equations(["u", "v"])[0] == "u′ = 1 v"
+
+
+def test_the_library_finds_a_lag():
+    ts = np.arange(0, 20, 0.1)
+    ys = series(lambda t, x, args, *, history: 1.8 * x * (1 - history[0]), ts, 0.4, [Lag(1.0)])
+    model = Identifier([Lag(1.0)], "library").fit(ts, ys)
+    assert terms(model) == pytest.approx({(1, 0): 1.8, (1, 1): -1.8}, rel=1e-2)
+    assert "x(t−1)" in model.equations()[0]
+
+
+def test_inputs_are_held_between_samples():
+    """x' = -0.8 x + u with u a staircase, by its closed form."""
+    rng = np.random.default_rng(0)
+    ts = np.cumsum(rng.uniform(0.1, 0.3, 150))
+    us = rng.standard_normal(150)
+    ys = [0.3]
+    for i in range(149):
+        rest = us[i] / 0.8
+        ys.append((ys[-1] - rest) * np.exp(-0.8 * (ts[i + 1] - ts[i])) + rest)
+    model = Identifier((), "library", degree=1).fit(ts, ys, us)
+    assert terms(model) == pytest.approx({(1, 0): -0.8, (0, 1): 1.0}, rel=1e-3)
+    np.testing.assert_allclose(model.simulate(ts, ys[0], us)[:, 0], ys, atol=1e-4)
+    later = ts[-1] + np.array([0.5, 1.0])
+    rest = 2.0 / 0.8
+    expected = (ys[-1] - rest) * np.exp(-0.8 * np.array([0.5, 1.0])) + rest
+    np.testing.assert_allclose(
+        model.forecast(later, [2.0, 2.0, 2.0]).mean[:, 0], expected, atol=1e-3
+    )
+
+
+def test_irregular_times_and_missing_values():
+    rng = np.random.default_rng(1)
+    ts, ys = of_population(ts=np.sort(np.append(rng.uniform(0, 20, 399), 0.0)))
+    ys[rng.integers(1, 400, 30)] = np.nan
+    found = terms(Identifier([Hold(1.0)], "library").fit(ts, ys))
+    assert found == pytest.approx({(1, 0): 2.6, (1, 1): -2.6}, rel=0.02)
+
+
+def test_held_at_given_instants():
+    rng = np.random.default_rng(2)
+    times = np.cumsum(rng.uniform(0.6, 1.4, 18))
+    ts = np.arange(0, 16, 0.1)
+    delays = [Hold(times=times[times < 16])]
+    model = Identifier(delays, "library").fit(ts, series(population, ts, 0.4, delays))
+    found = terms(model)
+    assert found[1, 0] == pytest.approx(2.6, rel=0.02)
+    assert found[1, 1] == pytest.approx(-2.6, rel=0.02)
+
+
+def test_trajectories_of_different_lengths():
+    runs = [of_population(span=span, x0=x0) for span, x0 in ((3, 0.3), (4, 0.7), (6, 1.2))]
+    ts, ys = [list(part) for part in zip(*runs, strict=True)]
+    model = Identifier([Hold(1.0)], "library").fit(ts, ys)
+    assert terms(model) == pytest.approx({(1, 0): 2.6, (1, 1): -2.6}, rel=1e-3)
+    assert [p.shape for p in model.predict(ts, ys)] == [(31, 1), (41, 1), (61, 1)]
+    assert model.score(ts, ys) > 0.9999
+
+
+def test_one_row_of_times_serves_all_trajectories():
+    ts, first = of_population(span=4, x0=0.3)
+    _, second = of_population(span=4, x0=0.9)
+    model = Identifier([Hold(1.0)], "library").fit(ts, [first, second])
+    assert terms(model) == pytest.approx({(1, 0): 2.6, (1, 1): -2.6}, rel=1e-3)
+
+
+# --- learned periods ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("start", [0.7, 1.4])
+@pytest.mark.parametrize(("noise", "within"), [(0.0, 0.01), (0.02, 0.05)])
+def test_a_period_is_learned(start, noise, within):
+    model = Identifier([Hold(Learn(start))], "library").fit(*of_population(noise, span=12))
+    assert model.periods_ == pytest.approx([1.0], rel=within)
+    assert model.delays_[0].tau == model.periods_[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", [0.7, 1.4])
+@pytest.mark.parametrize(("noise", "within"), [(0.0, 0.01), (0.02, 0.05)])
+def test_a_network_learns_a_period(start, noise, within):
+    model = Identifier([Hold(Learn(start))], iterations=1000, progress=False)
+    model.fit(*of_population(noise))
+    assert model.periods_ == pytest.approx([1.0], rel=within)
+
+
+def test_a_lag_is_learned():
+    ts = np.arange(0, 15, 0.1)
+    ys = series(lambda t, x, args, *, history: 1.8 * x * (1 - history[0]), ts, 0.4, [Lag(1.0)])
+    model = Identifier([Lag(Learn(0.8, 0.5, 1.6))], "library").fit(ts, ys)
+    assert model.periods_ == pytest.approx([1.0], rel=0.01)
+
+
+def test_holds_share_their_period():
+    model = Identifier(holds(Learn(0.9, 0.7, 1.3), 2), "library").fit(*of_population(span=10))
+    assert model.periods_ == pytest.approx([1.0], rel=0.01)
+    assert [d.tau for d in model.delays_] == model.periods_ * 2
+
+
+@pytest.mark.parametrize("kind", [Hold, Lag])
+def test_the_gradient_of_a_period(kind, x64):
+    """Against finite differences, from a period at which no sample meets a knot."""
+    learn = Learn(0.93)
+    ts, ys = of_population(span=6)
+    (trajectory,) = as_trajectories(ts, ys)
+    rows = make_rows([trajectory], [Window(0, 20, 40), Window(0, 35, 55)], [kind(0.93)])
+    field = Polynomial(jnp.array([[2.2], [-2.3]]), ((True,), (True,)), ((1, 0), (1, 1)))
+    setting = Setting([kind(learn)], (0.93,), 5, 6, diffrax.Tsit5(), False)
+
+    def loss(shift):
+        equation = Equation(field, shift[None])
+        states = jax.vmap(lambda row: follow(equation, setting, row))(rows)
+        return jnp.mean((states - rows.ys) ** 2)
+
+    for shift in (-0.31, 0.117):
+        gradient = jax.grad(loss)(jnp.asarray(shift))
+        difference = (loss(jnp.asarray(shift + 1e-6)) - loss(jnp.asarray(shift - 1e-6))) / 2e-6
+        assert float(gradient) == pytest.approx(float(difference), rel=1e-4)
+        assert abs(float(gradient)) > 1e-3
+
+
+# --- networks and fields of one's own -------------------------------------------------------------
+
+
+class Growth(eqx.Module):
+    a: jax.Array
+
+    def __call__(self, t, y, args, *, history):
+        return self.a * y * (1 - history[0])
+
+
+@pytest.fixture(scope="module")
+def network():
+    """Trained once, for all that only looks at it."""
+    return Identifier([Hold(1.0)], ensemble=2, **QUICK).fit(*of_population(noise=0.01))
+
+
+def test_a_network_learns(network):
+    ts, ys = of_population()
+    assert network.score(ts, ys) > 0.8
+    assert network.score(ts, ys, metric="nrmse") == pytest.approx(
+        np.sqrt(1 - network.score(ts, ys)), rel=1e-6
+    )
+    assert network.losses_["held_out"].values.shape == (2, 2)
+    assert network.equations() == ["x′ = f(x, x(⌊t⌋))"]
+
+
+def test_a_field_of_ones_own_is_trained():
+    model = Identifier([Hold(1.0)], Growth(jnp.array(1.5)), **QUICK).fit(*of_population())
+    assert float(model.equation_.a) == pytest.approx(2.6, rel=1e-4)
+
+
+def test_the_same_seed_gives_the_same_model(network):
+    again = Identifier([Hold(1.0)], ensemble=2, **QUICK).fit(*of_population(noise=0.01))
+    other = Identifier([Hold(1.0)], ensemble=2, seed=5, **QUICK).fit(*of_population(noise=0.01))
+    later = np.array([20.5, 21.0])
+    np.testing.assert_array_equal(network.forecast(later).mean, again.forecast(later).mean)
+    assert not np.allclose(network.forecast(later).mean, other.forecast(later).mean)
+
+
+def test_training_stops_early():
+    model = Identifier([Hold(1.0)], patience=50, learning_rate=0.2, **QUICK | {"iterations": 2000})
+    model.fit(*of_population(noise=0.3))
+    values = model.losses_["held_out"].values[:, 0]
+    assert len(model.losses_["loss"].values) < 2000
+    assert np.argmin(values) == len(values) - 2
+
+
+def test_the_band_holds_what_it_says():
+    """Most of the noise around the right equation lies within two standard deviations."""
+    ts, noisy = of_population(noise=0.05)
+    model = Identifier([Hold(1.0)], "library", ensemble=4).fit(ts[:161], noisy[:161])
+    forecast = model.forecast(ts[161:])
+    inside = (forecast.low[:, 0] < noisy[161:]) & (noisy[161:] < forecast.high[:, 0])
+    assert inside.mean() > 0.75
+    assert np.all(forecast.high - forecast.low < 2.0)
+
+
+def test_simulate_follows_the_closed_form():
+    model = Identifier([Hold(1.0)], "library").fit(*of_population())
+    ts, expected = of_population(span=8, x0=0.7)
+    np.testing.assert_allclose(model.simulate(ts, 0.7)[:, 0], expected, rtol=2e-3)
+
+
+def test_predictions_start_anew_every_horizon():
+    ts, ys = of_population()
+    model = Identifier([Hold(1.0)], "library").fit(ts, ys)
+    wrong = eqx.tree_at(lambda m: m.field.coefficients, model._members, jnp.zeros((1, 2, 1)))
+    model._members = wrong  # nothing moves
+    predicted = model.predict(ts, ys, horizon=7)[:, 0]
+    first = 10  # the past is known from there on
+    starts = first + (np.arange(len(ts)) - first - 1) // 7 * 7
+    expected = np.where(np.arange(len(ts)) > first, ys[np.maximum(starts, 0)], ys)
+    np.testing.assert_allclose(predicted, expected, rtol=1e-6)
+
+
+def test_large_times_keep_their_digits():
+    ts, ys = of_population()
+    model = Identifier([Hold(1.0)], "library").fit(ts + 100_000, ys)
+    assert terms(model) == pytest.approx({(1, 0): 2.6, (1, 1): -2.6}, rel=1e-3)
+    first = model.forecast(ts[-1] + 100_000 + np.array([0.1, 0.9])).mean
+    other = Identifier([Hold(1.0)], "library").fit(ts, ys).forecast(ts[-1] + np.array([0.1, 0.9]))
+    np.testing.assert_allclose(first, other.mean, rtol=1e-3)
+
+
+# --- conventions ----------------------------------------------------------------------------------
+
+
+def test_arguments_stay_as_they_are():
+    delays = (Hold(1.0),)
+    model = Identifier(delays, "library", seed=3)
+    assert model.get_params()["delays"] is delays
+    copy = Identifier(**model.get_params())
+    assert copy.get_params() == model.get_params()
+    assert copy.set_params(seed=4) is copy
+    assert (copy.seed, model.seed) == (4, 3)
+    assert repr(model) == "Identifier([Hold(1.0)], field='library', seed=3)"
+    with pytest.raises(ValueError, match="no argument 'sead'"):
+        model.set_params(sead=1)
+
+
+# --- folders --------------------------------------------------------------------------------------
+
+
+def test_a_network_is_kept(network, tmp_path):
+    network.save(tmp_path / "model")
+    loaded = Identifier.load(tmp_path / "model")
+    later = np.array([20.5, 21.0])
+    for kept, again in zip(network.forecast(later), loaded.forecast(later), strict=True):
+        np.testing.assert_array_equal(kept, again)
+    assert loaded.get_params() | {"delays": 0, "solver": 0} == network.get_params() | {
+        "delays": 0,
+        "solver": 0,
+    }
+    np.testing.assert_array_equal(loaded.losses_["loss"].values, network.losses_["loss"].values)
+    assert sorted(p.name for p in (tmp_path / "model").iterdir()) == [
+        "model.json",
+        "model.safetensors",
+    ]
+
+
+def test_a_library_with_a_learned_period_is_kept(tmp_path):
+    model = Identifier(holds(Learn(0.9, 0.7, 1.3), 2), "library", ensemble=2)
+    model.fit(*of_population(span=10)).save(tmp_path)
+    loaded = Identifier.load(tmp_path)
+    assert loaded.equations() == model.equations()
+    assert loaded.periods_ == model.periods_
+    assert loaded.delays[0].tau is loaded.delays[1].tau
+
+
+def test_a_field_of_ones_own_is_kept(tmp_path):
+    model = Identifier([Hold(1.0)], Growth(jnp.array(2.5)), **QUICK | {"iterations": 1})
+    model.fit(*of_population(span=5)).save(tmp_path)
+    with pytest.raises(IdentifyError, match="give it again"):
+        Identifier.load(tmp_path)
+    loaded = Identifier.load(tmp_path, field=Growth(jnp.array(0.0)))
+    assert float(loaded.equation_.a) == float(model.equation_.a)
+
+
+def damage(tmp_path, network, change):
+    network.save(tmp_path)
+    change(tmp_path)
+    return tmp_path
+
+
+def rewrite(**changes):
+    def change(folder):
+        about = json.loads((folder / "model.json").read_text())
+        (folder / "model.json").write_text(json.dumps(about | changes))
+
+    return change
+
+
+def cut_short(folder):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-8])
+
+
+class Hostile:
+    def __reduce__(self):
+        return (open, ("/tmp/lagrax-was-here", "w"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda folder: (folder / "model.json").unlink(), "holds no model.json"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "holds no model.safetensors"),
+        (lambda folder: (folder / "model.json").write_text("{"), "is damaged"),
+        (lambda folder: (folder / "model.json").write_text("[]"), "not of a format"),
+        (cut_short, "is damaged"),
+        (
+            lambda folder: (folder / "model.safetensors").write_bytes(pickle.dumps(Hostile())),
+            "is damaged",
+        ),
+        (rewrite(format=2), "not of a format"),
+        (rewrite(arguments={}), "does not hold what"),
+        (rewrite(periods=[1.0]), "does not hold what"),
+        (rewrite(terms={"powers": [[1, 0]], "used": [[True]]}), "does not hold what"),
+    ],
+)
+def test_what_is_no_model_is_refused(network, tmp_path, change, message):
+    with pytest.raises(IdentifyError, match=message):
+        Identifier.load(damage(tmp_path, network, change))
+
+
+# --- bad input ------------------------------------------------------------------------------------
+
+TS, YS = np.arange(30.0), np.sin(np.arange(30.0))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "data", "message"),
+    [
+        ({"field": "mpl"}, (TS, YS), "field='mpl'"),
+        ({"field": 3}, (TS, YS), "cannot be called"),
+        ({"delays": Hold(1.0)}, (TS, YS), "expected a list"),
+        ({"delays": [1.0]}, (TS, YS), "expected a list"),
+        ({"ensemble": 0}, (TS, YS), "ensemble=0"),
+        ({"window": 0}, (TS, YS), "window=0"),
+        ({"validation": 1.0}, (TS, YS), "validation=1.0"),
+        ({"seed": -1}, (TS, YS), "seed=-1"),
+        ({}, (TS, YS[:-1]), r"\(30,\).*\(29, 1\)"),
+        ({}, (TS[::-1], YS), "do not increase"),
+        ({}, (np.append(TS[:-1], TS[-2]), YS), "28 comes before 28"),
+        ({}, (np.append(TS[:-1], np.nan), YS), "not finite"),
+        ({}, (TS, np.append(YS[:-1], np.inf)), "infinite"),
+        ({}, (TS, np.full(30, np.nan)), "no values at all"),
+        ({}, (TS[:2], YS[:2]), "2 samples"),
+        ({}, (TS, ["a"] * 30), "not numbers"),
+        ({}, (TS, np.zeros((30, 2, 2))), r"shape \(30, 2, 2\)"),
+        ({}, ([TS, TS], [YS, YS, YS]), "3 trajectories in ys and 2 in ts"),
+        ({}, (TS, [YS, np.stack([YS, YS], 1)]), "different numbers"),
+        ({}, (TS, YS, YS[:-1]), "inputs of shape"),
+        ({}, (TS, YS, np.append(YS[:-1], np.nan)), "not finite"),
+        ({"delays": [Hold(1.0), Hold(0.3)]}, (TS + 1e9, YS), "too many digits"),
+    ],
+)
+def test_bad_input_is_named(arguments, data, message, unchecked):
+    with pytest.raises((ValueError, TypeError), match=message):
+        Identifier(**arguments).fit(*data)
+
+
+def test_bad_questions_are_named(network):
+    ts, ys = of_population()
+    with pytest.raises(IdentifyError, match="not been fitted"):
+        Identifier().forecast([1.0])
+    with pytest.raises(ValueError, match="after the end of the series, 20"):
+        network.forecast([19.0])
+    with pytest.raises(ValueError, match="horizon=0"):
+        network.predict(ts, ys, horizon=0)
+    with pytest.raises(ValueError, match="metric='r3'"):
+        network.score(ts, ys, metric="r3")
+    with pytest.raises(ValueError, match="2 states"):
+        network.predict(ts, np.stack([ys, ys], 1))
+    with pytest.raises(ValueError, match="1 finite numbers"):
+        network.simulate(ts, [0.1, 0.2])
+    with pytest.raises(ValueError, match="increasing times"):
+        network.simulate([1.0, 0.5], 0.4)
+    with pytest.raises(ValueError, match="inputs of shape"):
+        network.simulate(ts, 0.4, inputs=ts)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [((0.0,), "start=0"), ((1.0, 2.0), "low=2"), ((1.0, 1.0, 1.0), "low < high"), ((True,), "")],
+)
+def test_learn_is_checked(arguments, message):
+    if arguments == (True,):
+        assert Learn(True).start == 1.0
+        return
+    with pytest.raises(ValueError, match=message):
+        Learn(*arguments)
+
+
+def test_solve_refuses_a_period_to_learn():
+    with pytest.raises(TypeError, match="Identifier"):
+        lagrax.solve(population, 0.0, 1.0, 0.5, delays=[Hold(Learn(0.7))])

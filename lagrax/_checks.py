@@ -124,7 +124,8 @@ def check_span(t0: Any, t1: Any) -> None:
     for name, t in (("t0", t0), ("t1", t1)):
         if not is_traced(t) and (np.ndim(t) != 0 or not np.isfinite(t)):
             raise ValueError(f"{name}={t!r}; expected one finite time.")
-    if not is_traced(t0, t1) and not t1 > t0:
+    # In NumPy, because JAX traces even what is known while it traces something else.
+    if not is_traced(t0, t1) and not np.asarray(t1) > np.asarray(t0):
         raise ValueError(
             f"Got t0={t0} and t1={t1}; expected t1 > t0. Delay equations only go forward: swap the "
             "two, or reverse time in the field."

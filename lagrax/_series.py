@@ -100,6 +100,11 @@ def _filled(ts: Times, ys: States) -> States:
 POINTS = 3
 
 
+def gap_of(trajectories: Sequence[Trajectory]) -> float:
+    """The median time between samples."""
+    return float(np.median(np.concatenate([np.diff(t.ts) for t in trajectories])))
+
+
 class Window(NamedTuple):
     """Samples `first` to `last` (inclusive) of a trajectory."""
 

@@ -19,14 +19,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import typer
+import typer.core
 from jaxtyping import Array
 
 from . import _machine, nn
+from ._answers import FolderError
 from ._files import write_atomically
 from ._runs import RunError
 from ._solution import SolveError
 from ._solve import solve
+from ._table import TableError
+from .analysing import AnalyseError, Span, analyse as analyse_equation, held_systems, parameters_of
 from .figures import COLOURS, PICTURES, Figure, Line, Panel, Points, draw
+from .fitting import FIELDS, FitError, Request, fit as fit_table
+from .identify import IdentifyError
 from .paper import (
     EXPERIMENTS,
     DataError,
@@ -51,15 +57,20 @@ app = typer.Typer(
 )
 
 
+# What is wrong with what was asked for, and what goes wrong on the way.
+REFUSED = (AnalyseError, DataError, FitError, FolderError, ResultError, RunError, TableError)
+FAILED = (IdentifyError, SolveError, TrainingError, OSError)
+
+
 def run(arguments: Sequence[str]) -> int:
     """Runs a command line and returns its exit code."""
     try:
         code = app(list(arguments), prog_name="lagrax", standalone_mode=False)
     except typer.TyperException as error:
         return _complain(error.format_message(), error.exit_code)
-    except (DataError, ResultError, RunError) as error:
+    except REFUSED as error:
         return _complain(str(error), 2)
-    except (SolveError, TrainingError, OSError) as error:
+    except FAILED as error:
         return _complain(str(error), 1)
     return code or 0
 
@@ -241,6 +252,87 @@ def report(
         _print_json({"report": str(path)})
     else:
         print(f"Report: {path}")
+
+
+# --- fit, analyse ---------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _leaving_as_it_was() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("Stopped. Nothing was written.", file=sys.stderr)
+        raise typer.Exit(130) from None
+
+
+def _print_answer(summary: dict[str, Any], lines: Sequence[str], as_json: bool) -> None:
+    if as_json:
+        _print_json(summary)
+        return
+    for line in lines:
+        print(line)
+    for name in summary["files"]:
+        print(f"Wrote {Path(summary['folder']) / name}")
+
+
+@app.command()
+def fit(
+    data: Annotated[Path, typer.Argument(metavar="DATA.csv", help="Measurements, with a header.")],
+    time: Annotated[
+        str | None, typer.Option(help="The column of times (by default the first).")
+    ] = None,
+    column: Annotated[
+        list[str] | None, typer.Option(help="What to learn; give it again for more (all).")
+    ] = None,
+    inputs: Annotated[
+        list[str] | None, typer.Option("--input", help="What drives it; give it again for more.")
+    ] = None,
+    hold: Annotated[float | None, typer.Option(help="The period of a held state.")] = None,
+    lags: Annotated[int | None, typer.Option(help="How many holds (1).", min=1, max=16)] = None,
+    lag: Annotated[float | None, typer.Option(help="Look back at the state this long ago.")] = None,
+    learn_tau: Annotated[
+        bool, typer.Option("--learn-tau", help="Find the period, from a third to three times it.")
+    ] = False,
+    select: Annotated[
+        bool, typer.Option("--select", help="Compare delays, and take those that it needs.")
+    ] = False,
+    field: Annotated[str, typer.Option(help=f"The right-hand side: {', '.join(FIELDS)}.")] = "mlp",
+    degree: Annotated[int, typer.Option(help="Of the library's terms.", min=1, max=6)] = 2,
+    forecast: Annotated[int, typer.Option(help="How many samples ahead.", min=0)] = 10,
+    ensemble: Annotated[int, typer.Option(help="How many models, for the band.", min=1)] = 5,
+    iterations: Annotated[int, typer.Option(help="Of the training.", min=1)] = 2000,
+    seed: Annotated[int, typer.Option(help="The same gives the same.", min=0)] = 0,
+    out: Annotated[Path | None, typer.Option(help="The folder (fit-DATA).")] = None,
+    as_json: Json = False,
+) -> None:
+    """Learn an equation from a time series, forecast, and write a report.
+
+    Times and periods are in the unit of the time column, in days where that has dates. Without
+    --hold, --lag and --select the equation is an ordinary one. Inputs stay at their last value
+    during the forecast. --field library gives an equation that can be read.
+    """
+    request = Request(
+        data,
+        out or Path(f"fit-{data.stem}"),
+        time,
+        tuple(column or ()),
+        tuple(inputs or ()),
+        hold,
+        lags,
+        lag,
+        learn_tau,
+        select,
+        field,
+        degree,
+        forecast,
+        ensemble,
+        iterations,
+        seed,
+    )
+    with _leaving_as_it_was():
+        summary, lines = fit_table(request)
+    _print_answer(summary, lines, as_json)
 
 
 # --- models, info ---------------------------------------------------------------------------------
@@ -459,3 +551,91 @@ def _simulate_command(name: str, system: type[System]) -> Callable[..., None]:
 
 for _name, _system in SYSTEMS.items():
     simulate.command(_name)(_simulate_command(_name, _system))
+
+
+# --- analyse --------------------------------------------------------------------------------------
+
+
+class _WithSpans(typer.core.TyperCommand):
+    """A command with `--param NAME LOW HIGH`, as often as one likes: typer has lists of single
+    values, and of nothing else."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        joined, rest = [], list(args)
+        while rest:
+            first = rest.pop(0)
+            if first == "--param":
+                first = "--param=" + " ".join(rest[:3])
+                rest = rest[3:]
+            joined.append(first)
+        return super().parse_args(ctx, joined)
+
+
+def _span(text: str) -> Span:
+    try:
+        name, low, high = text.split()
+        return Span(name, float(low), float(high))
+    except ValueError:
+        raise _bad(
+            f"--param {text}: expected a parameter and two numbers, such as --param a 1.5 3.5."
+        ) from None
+
+
+def _analyse_command() -> Callable[..., None]:
+    """A command with one option for each parameter that a system with holds has."""
+    option = inspect.Parameter.KEYWORD_ONLY
+    systems = held_systems()
+    about = f"{', '.join(systems)}, or a folder that `lagrax fit` wrote."
+    whole = lambda text: typer.Option(help=text, min=1)
+    common = {
+        "target": (str, typer.Argument(metavar="EQUATION", help=about), inspect.Parameter.empty),
+        "param": (
+            list[str] | None,
+            typer.Option(metavar="NAME LOW HIGH", help="What to vary; two of a linear equation."),
+            None,
+        ),
+        "values": (
+            int | None,
+            whole("How many values of each (2000; learned 400; of two 120)."),
+            None,
+        ),
+        "keep": (
+            int | None,
+            whole("How many iterates to keep for each value (500; learned 200)."),
+            None,
+        ),
+        "skip": (int | None, whole("How many to leave out before (1000; learned 400)."), None),
+        "out": (Path | None, typer.Option(help="The folder (analysis-EQUATION)."), None),
+        "as_json": (bool, typer.Option("--json", help="Print the answer as JSON."), False),
+    }
+    who = {
+        p: [s for s in systems if p in parameters_of(s)] for s in systems for p in parameters_of(s)
+    }
+    own = {
+        p: (float | None, typer.Option(f"--{p}", help=f"The {p} of {', '.join(of)}."), None)
+        for p, of in who.items()
+    }
+
+    def command(target: str, param: list[str] | None, as_json: bool, **options: Any) -> None:
+        """Where an equation with holds goes in the long run, and how that changes.
+
+        Its fixed points, multipliers and Lyapunov exponents; over one parameter a bifurcation
+        diagram, over two of a linear equation the exact region of stability. A learned equation
+        has the parameter tau.
+        """
+        given = {n: x for n in own if (x := options.pop(n)) is not None}
+        spans = [_span(text) for text in param or ()]
+        with _leaving_as_it_was():
+            summary, lines = analyse_equation(target, spans, given, **options)
+        _print_answer(summary, lines, as_json)
+
+    signature = [
+        inspect.Parameter(n, option, default=default, annotation=Annotated[kind, about])
+        for n, (kind, about, default) in (common | own).items()
+    ]
+    command.__signature__ = inspect.Signature(signature)  # pyright: ignore[reportFunctionMemberAccess]
+    command.__annotations__ = {p.name: p.annotation for p in signature}
+    return command
+
+
+app.command("analyse", cls=_WithSpans)(_analyse_command())

@@ -8,6 +8,7 @@ model.forecast(later)  # the series continued, with a band
 ```
 """
 
+import functools
 import inspect
 import json
 from collections.abc import Callable, Sequence
@@ -17,9 +18,9 @@ from typing import Any, NamedTuple
 import diffrax
 import equinox as eqx
 import jax
+import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
-import optimistix as optx
 from jaxtyping import Array, Float, PyTree
 
 from ._delays import Delay, Hold, Lag, Learn, describe, is_whole, periods_to_learn, with_periods
@@ -51,8 +52,8 @@ from ._regression import (
     reach_of,
 )
 from ._runs import Damaged, load_arrays, save_checkpoint
-from ._series import Trajectory, Window, as_trajectories, cut
-from .selection import find_periods, make_task
+from ._series import Trajectory, Window, as_trajectories, cut, gap_of
+from .selection import check_sampling, find_periods, make_task
 from .training import Series, train
 
 States = Float[np.ndarray, "times states"]
@@ -105,7 +106,8 @@ class Identifier:
 
     **Learned:** `equation_` (the field; the first of an ensemble), `delays_` and `periods_` (the
     learned ones as numbers), `losses_` (training and held-out, over the iterations), `error_` (the
-    held-out error of each state, in its own unit), `scans_` (of the periods).
+    held-out error of each state, in its own unit), `scans_` (of the periods), `steps_` and
+    `window_` (as they were chosen), `series_` (what it was fitted to).
     """
 
     def __init__(
@@ -185,8 +187,12 @@ class Identifier:
         trajectories, delays = self._shifted, list(self.delays)
         window = self.window or _default_window(trajectories, delays)
         learning, testing = _divided(trajectories, window, delays, self.validation)
-        task = make_task(trajectories, [delays], 2, window)
-        found, self.scans_ = find_periods(task, delays)
+        found, self.scans_ = delays, []
+        if self.field == "library" or periods_to_learn(delays):
+            check_sampling(trajectories, delays)
+        if periods_to_learn(delays):
+            task = make_task(trajectories, [delays], 2, window)
+            found, self.scans_ = find_periods(task, delays)
         self._settle(found, window)
         rows = make_rows(trajectories, learning, found)
         held = make_rows(trajectories, testing, found)
@@ -213,7 +219,7 @@ class Identifier:
             tau = float(next(iter(taus)))  # pyright: ignore[reportArgumentType]
             self._origin = float(np.floor(first / tau + 1e-9) * tau)
         _check_precision(trajectories, self._origin)
-        self._trajectories = trajectories
+        self.series_ = trajectories
         self._shifted = [t._replace(ts=t.ts - self._origin) for t in trajectories]
         states = np.concatenate([t.filled for t in trajectories])
         self._centre, self._scale = states.mean(axis=0), _spread(states)
@@ -233,7 +239,7 @@ class Identifier:
             (self._shifted[w.trajectory].ts[w.first], self._shifted[w.trajectory].ts[w.last])
             for w in windows
         ]
-        gap = float(np.median(np.concatenate([np.diff(t.ts) for t in self._shifted])))
+        gap = gap_of(self._shifted)
         inputs = self._shifted[0].us.shape[1] > 0
         smallest = with_periods(self.delays, [p * (1 - PERIOD_ROOM) for p in self._periods])
         span = max(b - a for a, b in spans)
@@ -249,7 +255,7 @@ class Identifier:
     def _made_field(self, key: Array) -> Callable:
         if callable(self.field):
             return self.field
-        us = np.concatenate([t.us for t in self._trajectories])
+        us = np.concatenate([t.us for t in self.series_])
         times = 1 + len(self.delays)
         centre = np.concatenate([np.tile(self._centre, times), us.mean(axis=0)])
         scale = np.concatenate([np.tile(self._scale, times), _spread(us)])
@@ -263,28 +269,21 @@ class Identifier:
         )
 
     def _fit_by_gradient(self, rows: Row, held: Row) -> tuple[PyTree, dict[str, Series]]:
-        optax = load("optax")
-        setting, scale = self._setting, jnp.asarray(self._scale, float)
-        number = len(rows.ts)
-        block = 50
-        schedule = optax.cosine_decay_schedule(self.learning_rate, self.iterations, 0.01)
-        optimiser = optax.apply_if_finite(
-            optax.chain(optax.clip_by_global_norm(1.0), optax.adam(schedule)), 10**6
-        )
-        make = lambda key: Equation(self._made_field(key), jnp.zeros(len(setting.periods)))
-        loss = lambda equation, batch: _errors(equation, setting, scale, batch)
+        # Often enough to stop in time, seldom enough to cost little.
+        block = min(50, max(1, self.patience // 4))
+        loss, shifts = self._loss(), jnp.zeros(len(self._periods))
         trained = train(
             loss,
-            make,
+            lambda key: Equation(self._made_field(key), shifts),
             _as_arrays(rows),
-            optimiser,
+            _optimiser(self.learning_rate, self.iterations),
             steps=self.iterations,
             seeds=[self.seed + i for i in range(self.ensemble)],
-            batch_size=min(self.batch_size, number),
-            evaluate=lambda equation, rows: {"held_out": jnp.mean(loss(equation, rows))},
+            batch_size=min(self.batch_size, len(rows.ts)),
+            evaluate=_HeldOut(loss),
             test_data=_as_arrays(held),
             keep="held_out",
-            patience=max(1, self.patience // block),
+            patience=-(-self.patience // block),
             block=block,
             progress=self.progress,
         )
@@ -310,7 +309,7 @@ class Identifier:
                 else rng.integers(0, len(windows), len(windows))
             )
             drawn_normal = Normal(*(part[drawn] for part in normal))
-            start = _least_squares(drawn_normal, chosen, terms)
+            start = _regressed(drawn_normal, chosen, terms)
             field = Polynomial(
                 jnp.asarray(start, float),
                 used,
@@ -328,20 +327,11 @@ class Identifier:
         return jax.tree.map(lambda *x: jnp.stack(x) if eqx.is_array(x[0]) else x[0], *polished)
 
     def _polished(self, equation: Equation, rows: Row) -> Equation:
-        scale = jnp.asarray(self._scale, float)
         few = _as_arrays(Row(*(x[:: -(-len(x) // 200)] for x in rows)))
-        tight = 1e-6 if jnp.zeros(()).dtype == jnp.float32 else 1e-10
-        arrays, static = eqx.partition(equation, eqx.is_inexact_array)
+        return _least_squares(equation, self._loss(), few)
 
-        def residuals(arrays, rows):
-            equation = eqx.combine(arrays, static)
-            states = jax.vmap(lambda row: follow(equation, self._setting, row))(rows)
-            return jnp.where(rows.weights > 0, states - rows.ys, 0) / scale
-
-        control = optx.LevenbergMarquardt(rtol=tight, atol=tight)
-        found = optx.least_squares(residuals, control, arrays, few, max_steps=50, throw=False)
-        finite = all(bool(jnp.all(jnp.isfinite(x))) for x in jax.tree.leaves(found.value))
-        return eqx.combine(found.value, static) if finite else equation
+    def _loss(self) -> "_Errors":
+        return _Errors(self._setting, jnp.asarray(self._scale, float))
 
     def _finish(self, members: PyTree, held: Row) -> None:
         self._members = members
@@ -353,6 +343,7 @@ class Identifier:
             for p, s in zip(self._periods, np.asarray(first.shifts), strict=True)
         ]
         self.n_features_in_ = len(self._scale)
+        self.steps_ = self._setting.steps
         predicted = np.asarray(_mean_of(self._members, self._setting, _as_arrays(held)))
         weights = held.weights
         square = np.where(weights > 0, (predicted - held.ys) ** 2, 0.0)
@@ -403,7 +394,7 @@ class Identifier:
         """Without delays one interval is all of the span."""
         if self.delays or self._setting.inputs or self.steps:
             return self._setting.steps
-        gap = float(np.median(np.concatenate([np.diff(t.ts) for t in self._trajectories])))
+        gap = gap_of(self.series_)
         return max(4, int(np.ceil((ts[-1] - ts[0]) / (2 * gap))))
 
     def _intervals_for(self, ts: np.ndarray) -> int:
@@ -486,7 +477,7 @@ class Identifier:
         of the series to the first of these times.
         """
         self._check_fitted()
-        series = self._trajectories[-1]
+        series = self.series_[-1]
         ts = np.atleast_1d(np.asarray(ts, float))
         if ts.ndim != 1 or not np.all(np.diff(ts, prepend=series.ts[-1]) > 0):
             raise ValueError(
@@ -506,7 +497,7 @@ class Identifier:
         """The learned equation in words, one line a state. Only a library's can be read."""
         self._check_fitted()
         states = list(states or _default_names("x", len(self._scale)))
-        inputs = list(inputs or _default_names("u", self._trajectories[0].us.shape[1]))
+        inputs = list(inputs or _default_names("u", self.series_[0].us.shape[1]))
         names = names_of(self.delays_, states, inputs)
         if isinstance(self.equation_, Polynomial):
             return self.equation_.text(states, names)
@@ -521,7 +512,7 @@ class Identifier:
         folder = Path(folder)
         arrays = {
             "members": self._members,
-            "series": [t._asdict() for t in self._trajectories],
+            "series": [t._asdict() for t in self.series_],
             "losses": {k: v._asdict() for k, v in self.losses_.items()},
             "error": self.error_,
         }
@@ -569,7 +560,7 @@ class Identifier:
 
     def _check_widths(self, trajectory: Trajectory) -> None:
         got = (trajectory.ys.shape[1], trajectory.us.shape[1])
-        expected = (len(self._scale), self._trajectories[0].us.shape[1])
+        expected = (len(self._scale), self.series_[0].us.shape[1])
         if got != expected:
             raise ValueError(
                 f"Got series with {got[0]} states and {got[1]} inputs; the model was fitted to "
@@ -577,7 +568,7 @@ class Identifier:
             )
 
     def _checked_inputs(self, inputs: Any, times: int) -> np.ndarray:
-        width = self._trajectories[0].us.shape[1]
+        width = self.series_[0].us.shape[1]
         us = np.zeros((times, 0)) if inputs is None else np.asarray(inputs, float)
         us = us[:, None] if us.ndim == 1 else us
         if us.shape != (times, width):
@@ -599,24 +590,88 @@ class Identifier:
 # --- fitting --------------------------------------------------------------------------------------
 
 
-def _errors(equation: Equation, setting: Setting, scale: Array, rows: Row) -> Float[Array, " rows"]:
-    """The mean squared error of each window, in standard deviations."""
+class _Errors(eqx.Module):
+    """The mean squared error of each window, in standard deviations. A module, so that fits of the
+    same shape share their compiled code."""
 
-    def one(row: Row):
-        error = jnp.where(row.weights > 0, follow(equation, setting, row) - row.ys, 0) / scale
-        return jnp.sum(error**2) / jnp.maximum(jnp.sum(row.weights), 1)
+    setting: Setting
+    scale: Float[Array, " states"]
 
-    return jax.vmap(one)(rows)
+    def residuals(self, equation: Equation, row: Row) -> Float[Array, "samples states"]:
+        states = follow(equation, self.setting, row)
+        return jnp.where(row.weights > 0, states - row.ys, 0) / self.scale
+
+    def __call__(self, equation: Equation, rows: Row) -> Float[Array, " rows"]:
+        squares = jax.vmap(lambda row: jnp.sum(self.residuals(equation, row) ** 2))(rows)
+        return squares / jnp.maximum(jnp.sum(rows.weights, axis=(1, 2)), 1)
+
+
+class _HeldOut(eqx.Module):
+    errors: _Errors
+
+    def __call__(self, equation: Equation, rows: Row) -> dict[str, Array]:
+        return {"held_out": jnp.mean(self.errors(equation, rows))}
+
+
+@functools.cache
+def _optimiser(learning_rate: float, iterations: int) -> Any:
+    """Adam with a rate that decays to a hundredth. Windows that run away are passed over."""
+    optax = load("optax")
+    schedule = optax.cosine_decay_schedule(learning_rate, iterations, 0.01)
+    clipped = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(schedule))
+    return optax.apply_if_finite(clipped, 10**6)
+
+
+@eqx.filter_jit
+def _linearised(equation: Equation, errors: _Errors, rows: Row) -> tuple[Array, Array]:
+    """Residuals and their derivatives with respect to all parameters, one after the other."""
+    arrays, static = eqx.partition(equation, eqx.is_inexact_array)
+    flat, shaped = jax.flatten_util.ravel_pytree(arrays)
+
+    def residuals(flat):
+        moved = eqx.combine(shaped(flat), static)
+        found = jax.vmap(lambda row: errors.residuals(moved, row))(rows).ravel()
+        return found, found
+
+    return jax.jacfwd(residuals, has_aux=True)(flat)
+
+
+def _least_squares(equation: Equation, errors: _Errors, rows: Row) -> Equation:
+    """Levenberg and Marquardt's method. By hand, for it compiles in half of the time that
+    `optimistix.least_squares` takes, which is most of the time of a fit."""
+    arrays, static = eqx.partition(equation, eqx.is_inexact_array)
+    flat, shaped = jax.flatten_util.ravel_pytree(arrays)
+    at = lambda x: eqx.combine(shaped(jnp.asarray(x, flat.dtype)), static)
+    linear = lambda x: [np.asarray(part, float) for part in _linearised(at(x), errors, rows)]
+    here, damping = np.asarray(flat, float), 1e-3
+    slopes, values = linear(here)
+    for _ in range(50):
+        normal = slopes.T @ slopes
+        damped = normal + damping * np.diag(np.diag(normal) + 1e-12)
+        step = np.linalg.solve(damped, -slopes.T @ values)
+        new_slopes, new_values = linear(here + step)
+        if not np.sum(new_values**2) < np.sum(values**2):
+            damping *= 10
+            if damping > 1e6:
+                break
+            continue
+        gained = 1 - np.sum(new_values**2) / np.sum(values**2)
+        here, slopes, values, damping = here + step, new_slopes, new_values, damping / 10
+        if gained < 1e-6:
+            break
+    return at(here)
 
 
 def _member(members: PyTree, i: int) -> PyTree:
     return jax.tree.map(lambda x: x[i] if eqx.is_array(x) else x, members)
 
 
+@eqx.filter_jit
 def _mean_of(members: PyTree, setting: Setting, rows: Row) -> Array:
+    """The states over the rows, as the mean of all members has them."""
     arrays, static = eqx.partition(members, eqx.is_array)
     one = lambda a: jax.vmap(lambda row: follow(eqx.combine(a, static), setting, row))(rows)
-    return jax.jit(lambda a: jnp.mean(jax.lax.map(one, a), axis=0))(arrays)
+    return jnp.mean(jax.lax.map(one, arrays), axis=0)
 
 
 def _of_state(normal: Normal, i: int) -> Normal:
@@ -638,7 +693,7 @@ def _needed_terms(normal: Normal) -> list[int]:
     return terms
 
 
-def _least_squares(normal: Normal, chosen: list[list[int]], terms: list[int]) -> np.ndarray:
+def _regressed(normal: Normal, chosen: list[list[int]], terms: list[int]) -> np.ndarray:
     found = np.zeros((len(terms), len(chosen)))
     for i, own in enumerate(chosen):
         part = _of_state(normal, i).of(np.array(own))
@@ -649,7 +704,7 @@ def _least_squares(normal: Normal, chosen: list[list[int]], terms: list[int]) ->
 
 
 def _default_window(trajectories: Sequence[Trajectory], delays: Sequence[Delay]) -> int:
-    gap = np.median(np.concatenate([np.diff(t.ts) for t in trajectories]))
+    gap = gap_of(trajectories)
     starts = with_periods(delays, [learn.start for learn in periods_to_learn(delays)])
     wanted = max(16, int(np.ceil(2 * reach_of(starts) / gap)))
     return max(1, min(wanted, min(len(t.ts) for t in trajectories) // 4 + 1))

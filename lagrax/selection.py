@@ -21,7 +21,7 @@ from ._regression import (
     not_worse,
     reach_of,
 )
-from ._series import Trajectory, Window, as_trajectories, cut
+from ._series import Trajectory, Window, as_trajectories, cut, gap_of
 from .figures import Figure, Panel, Points
 
 Errors = Float[np.ndarray, " windows"]
@@ -159,6 +159,7 @@ class Task(NamedTuple):
     degree: int
     centre: Float[np.ndarray, " states"]
     scale: Float[np.ndarray, " states"]
+    gap: float
 
     def errors(self, delays: Sequence[Delay], without: int | None = None) -> Errors:
         """Held-out, a window each; without all terms in one entry of the history, if that is
@@ -192,12 +193,34 @@ def _powers(
     return np.concatenate(rows)
 
 
+# Fewer samples between two knots do not show what happens there: the measured past alone would
+# seem to explain it.
+LEAST_SAMPLES = 3
+
+
+def check_sampling(trajectories: Sequence[Trajectory], delays: Sequence[Delay]) -> None:
+    gap = gap_of(trajectories)
+    longest = with_periods(delays, [learn.high for learn in periods_to_learn(delays)])
+    for delay in longest:
+        if isinstance(delay, Hold) and delay.times is None:
+            tau = float(delay.tau)  # pyright: ignore[reportArgumentType]
+            if tau < 0.99 * LEAST_SAMPLES * gap:
+                raise ValueError(
+                    f"The samples are {gap:.3g} apart and {describe([delay])} has knots every "
+                    f"{tau:.3g}; libraries, learned periods and select_delays need {LEAST_SAMPLES} "
+                    "samples between knots at least. Sample more often, or train a network with a "
+                    'period that is given, Identifier(field="mlp").'
+                )
+
+
 def make_task(
     trajectories: list[Trajectory],
     candidates: Sequence[Sequence[Delay]],
     degree: int,
     window: int,
 ) -> Task:
+    for delays in candidates:
+        check_sampling(trajectories, delays)
     states = np.concatenate([t.filled for t in trajectories])
     spread = states.std(axis=0)
     windows = cut(trajectories, window, max(reach_of(delays) for delays in candidates))
@@ -207,6 +230,7 @@ def make_task(
         degree,
         states.mean(axis=0),
         np.where(spread > 0, spread, 1.0),
+        gap_of(trajectories),
     )
 
 
@@ -255,7 +279,8 @@ def find_periods(task: Task, delays: Sequence[Delay]) -> tuple[list[Delay], list
         for i, learn in enumerate(learned):
             tried = lambda tau, i=i: with_periods(delays, [*periods[:i], tau, *periods[i + 1 :]])
             errors = lambda tau, tried=tried: task.errors(tried(float(tau)))
-            periods[i], scans[i] = _scanned(errors, learn.low, learn.high, _longest(task))
+            low = max(learn.low, LEAST_SAMPLES * task.gap)
+            periods[i], scans[i] = _scanned(errors, low, learn.high, _longest(task))
     return with_periods(delays, periods), scans
 
 

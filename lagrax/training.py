@@ -125,7 +125,8 @@ def train(
     job = _Job(loss, optimiser, own["batch_size"], evaluate, isinstance(own["seeds"], int))
     state = _start(job, make, jnp.asarray(own["seeds"]))
     if keep is not None:
-        worst = jnp.full(jnp.shape(state.seed), jnp.inf)
+        # Not weakly typed, or the second block would be compiled anew.
+        worst = jnp.full(jnp.shape(state.seed), jnp.inf, jnp.zeros(()).dtype)
         state = state._replace(best=(state.model, worst))
     if folder is not None:
         own |= {"data": fingerprint(data), "start": fingerprint(state)}

@@ -163,8 +163,15 @@ def test_one_row_of_times_serves_all_trajectories():
 # --- learned periods ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("start", [0.7, 1.4])
-@pytest.mark.parametrize(("noise", "within"), [(0.0, 0.01), (0.02, 0.05)])
+@pytest.mark.parametrize(
+    ("start", "noise", "within"),
+    [
+        (0.7, 0.02, 0.05),
+        (1.4, 0.0, 0.01),
+        pytest.param(0.7, 0.0, 0.01, marks=pytest.mark.slow),
+        pytest.param(1.4, 0.02, 0.05, marks=pytest.mark.slow),
+    ],
+)
 def test_a_period_is_learned(start, noise, within):
     model = Identifier([Hold(Learn(start))], "library").fit(*of_population(noise, span=12))
     assert model.periods_ == pytest.approx([1.0], rel=within)
@@ -183,12 +190,12 @@ def test_a_network_learns_a_period(start, noise, within):
 def test_a_lag_is_learned():
     ts = np.arange(0, 15, 0.1)
     ys = series(lambda t, x, args, *, history: 1.8 * x * (1 - history[0]), ts, 0.4, [Lag(1.0)])
-    model = Identifier([Lag(Learn(0.8, 0.5, 1.6))], "library").fit(ts, ys)
+    model = Identifier([Lag(Learn(0.9, 0.8, 1.3))], "library").fit(ts, ys)
     assert model.periods_ == pytest.approx([1.0], rel=0.01)
 
 
 def test_holds_share_their_period():
-    model = Identifier(holds(Learn(0.9, 0.7, 1.3), 2), "library").fit(*of_population(span=10))
+    model = Identifier(holds(Learn(0.95, 0.9, 1.1), 2), "library").fit(*of_population(span=10))
     assert model.periods_ == pytest.approx([1.0], rel=0.01)
     assert [d.tau for d in model.delays_] == model.periods_ * 2
 
@@ -199,10 +206,11 @@ def test_the_gradient_of_a_period(kind, x64):
     learn = Learn(0.93)
     ts, ys = of_population(span=6)
     (trajectory,) = as_trajectories(ts, ys)
-    rows = make_rows([trajectory], [Window(0, 20, 40), Window(0, 35, 55)], [kind(0.93)])
+    rows = make_rows([trajectory], [Window(0, 20, 35), Window(0, 35, 50)], [kind(0.93)])
     field = Polynomial(jnp.array([[2.2], [-2.3]]), ((True,), (True,)), ((1, 0), (1, 1)))
-    setting = Setting([kind(learn)], (0.93,), 5, 6, diffrax.Tsit5(), False)
+    setting = Setting([kind(learn)], (0.93,), 4, 3, diffrax.Bosh3(), False)
 
+    @jax.jit
     def loss(shift):
         equation = Equation(field, shift[None])
         states = jax.vmap(lambda row: follow(equation, setting, row))(rows)
@@ -241,9 +249,14 @@ def test_a_network_learns(network):
     assert network.equations() == ["x′ = f(x, x(⌊t⌋))"]
 
 
-def test_a_field_of_ones_own_is_trained():
+def test_a_field_of_ones_own_is_trained_and_kept(tmp_path):
     model = Identifier([Hold(1.0)], Growth(jnp.array(1.5)), **QUICK).fit(*of_population())
     assert float(model.equation_.a) == pytest.approx(2.6, rel=1e-4)
+    model.save(tmp_path)
+    with pytest.raises(IdentifyError, match="give it again"):
+        Identifier.load(tmp_path)
+    loaded = Identifier.load(tmp_path, field=Growth(jnp.array(0.0)))
+    assert float(loaded.equation_.a) == float(model.equation_.a)
 
 
 def test_the_same_seed_gives_the_same_model(network):
@@ -259,7 +272,8 @@ def test_training_stops_early():
     model.fit(*of_population(noise=0.3))
     values = model.losses_["held_out"].values[:, 0]
     assert len(model.losses_["loss"].values) < 2000
-    assert np.argmin(values) == len(values) - 2
+    blocks = 5  # of 12 iterations, to be patient for 50
+    assert np.argmin(values) == len(values) - 1 - blocks
 
 
 def test_the_band_holds_what_it_says():
@@ -292,10 +306,10 @@ def test_predictions_start_anew_every_horizon():
 
 def test_large_times_keep_their_digits():
     ts, ys = of_population()
+    other = Identifier([Hold(1.0)], "library").fit(ts, ys).forecast(ts[-1] + np.array([0.1, 0.9]))
     model = Identifier([Hold(1.0)], "library").fit(ts + 100_000, ys)
     assert terms(model) == pytest.approx({(1, 0): 2.6, (1, 1): -2.6}, rel=1e-3)
     first = model.forecast(ts[-1] + 100_000 + np.array([0.1, 0.9])).mean
-    other = Identifier([Hold(1.0)], "library").fit(ts, ys).forecast(ts[-1] + np.array([0.1, 0.9]))
     np.testing.assert_allclose(first, other.mean, rtol=1e-3)
 
 
@@ -336,21 +350,12 @@ def test_a_network_is_kept(network, tmp_path):
 
 
 def test_a_library_with_a_learned_period_is_kept(tmp_path):
-    model = Identifier(holds(Learn(0.9, 0.7, 1.3), 2), "library", ensemble=2)
+    model = Identifier(holds(Learn(0.95, 0.9, 1.1), 2), "library", ensemble=2)
     model.fit(*of_population(span=10)).save(tmp_path)
     loaded = Identifier.load(tmp_path)
     assert loaded.equations() == model.equations()
     assert loaded.periods_ == model.periods_
     assert loaded.delays[0].tau is loaded.delays[1].tau
-
-
-def test_a_field_of_ones_own_is_kept(tmp_path):
-    model = Identifier([Hold(1.0)], Growth(jnp.array(2.5)), **QUICK | {"iterations": 1})
-    model.fit(*of_population(span=5)).save(tmp_path)
-    with pytest.raises(IdentifyError, match="give it again"):
-        Identifier.load(tmp_path)
-    loaded = Identifier.load(tmp_path, field=Growth(jnp.array(0.0)))
-    assert float(loaded.equation_.a) == float(model.equation_.a)
 
 
 def damage(tmp_path, network, change):
@@ -459,14 +464,16 @@ def test_bad_questions_are_named(network):
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [((0.0,), "start=0"), ((1.0, 2.0), "low=2"), ((1.0, 1.0, 1.0), "low < high"), ((True,), "")],
+    [((0.0,), "start=0"), ((1.0, 2.0), "low=2"), ((1.0, 1.0, 1.0), "low < high")],
 )
 def test_learn_is_checked(arguments, message):
-    if arguments == (True,):
-        assert Learn(True).start == 1.0
-        return
     with pytest.raises(ValueError, match=message):
         Learn(*arguments)
+
+
+def test_knots_need_samples_between_them():
+    with pytest.raises(ValueError, match="3 samples between knots"):
+        Identifier(holds(1.0, 2), "library").fit(TS, YS)
 
 
 def test_solve_refuses_a_period_to_learn():

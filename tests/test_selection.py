@@ -73,7 +73,7 @@ def test_a_second_hold_that_does_nothing_is_dropped():
 
 def test_a_period_among_the_candidates_is_found():
     found = select_delays(
-        *measured("one hold", 2), {"none": [], "hold": [Hold(Learn(0.8, 0.6, 1.5))]}
+        *measured("one hold", 2), {"none": [], "hold": [Hold(Learn(0.95, 0.9, 1.2))]}
     )
     assert found.delays[0].tau == pytest.approx(1.0, rel=0.01)
 
@@ -91,6 +91,8 @@ def test_the_answer_can_be_read_and_drawn(tmp_path):
 
 def test_bad_candidates_are_named(unchecked):
     ts, ys = measured("one hold", 0)
+    with pytest.raises(ValueError, match=r"0\.1 apart and Hold\(0\.2\)"):
+        select_delays(ts, ys, [[Hold(0.2)]])
     with pytest.raises(ValueError, match="no candidates"):
         select_delays(ts, ys, {})
     with pytest.raises(TypeError, match=r"'one' holds 1\.0"):

@@ -1,0 +1,323 @@
+"""`lagrax fit`, as a user types it."""
+
+import csv
+import dataclasses
+import datetime
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lagrax
+from lagrax import _fit, _fit_report, cli, fitting
+from lagrax._delays import Hold, Lag, Learn, holds
+from lagrax._table import read_table
+from lagrax.selection import Candidate, Scan, Selection
+
+QUICK = ["--field", "library", "--ensemble", "2", "--forecast", "5"]
+
+
+def write_csv(path, header, *columns):
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(header)
+        writer.writerows(zip(*columns, strict=True))
+
+
+def read_csv(path):
+    with open(path, newline="") as file:
+        header, *rows = csv.reader(file)
+    return header, rows
+
+
+def population(periods=12, samples=5, a=2.3):
+    ts = np.linspace(0, periods, periods * samples + 1)
+    return ts, np.asarray(lagrax.systems.Population(a=a).solution(ts, y0=0.3), float)
+
+
+@pytest.fixture
+def lagrax_command(capsys, monkeypatch, tmp_path):
+    """Runs a command line in an empty folder: exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        code = cli.run(list(arguments))
+        output = capsys.readouterr()
+        return code, output.out, output.err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    """A fit of the population equation: its folder and what was found."""
+    folder = tmp_path_factory.mktemp("fit")
+    write_csv(folder / "x.csv", ["t", "x"], *population())
+    request = fitting.Request(
+        folder / "x.csv", folder / "found", hold=1.0, field="library", ensemble=2, forecast=5
+    )
+    found = _fit.find(request, read_table(request.data))
+    summary = fitting._write(found)
+    return folder / "found", found, summary
+
+
+# --- the answer -----------------------------------------------------------------------------------
+
+
+def test_the_equation_is_found(fitted):
+    _, found, summary = fitted
+    (equation,) = summary["equations"]
+    assert equation.startswith("x′ = 2.")
+    assert "x x(⌊t⌋)" in equation
+    assert summary["scores"][0]["r2"] > 0.999
+    assert summary["scores"][0]["nrmse"] < summary["scores"][0]["standing_still"]
+    assert summary["delays"] == [{"kind": "hold", "tau": 1.0, "lag": 0}]
+    assert "repeats after 2 knots" in summary["long_run"]["sentence"]
+    assert found.seconds["fitting"] > 0
+    json.dumps(summary, allow_nan=False)
+
+
+def test_the_files(fitted):
+    folder, found, summary = fitted
+    there = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
+    assert there == set(summary["files"])
+    pictures = {
+        f"figures/{n}.{x}" for n in ("fit", "forecast", "portrait") for x in ("png", "json")
+    }
+    assert pictures <= there
+    assert {"model/model.json", "model/model.safetensors", "report.html"} <= there
+    header, rows = read_csv(folder / "fit.csv")
+    assert header == ["t", "x", "x_predicted", "held_out"]
+    assert len(rows) == 61
+    assert rows[0][2] == ""  # nothing is predicted of where it starts
+    assert [row[3] for row in rows] == ["0"] * found.held_out + ["1"] * (61 - found.held_out)
+    header, rows = read_csv(folder / "forecast.csv")
+    assert header == ["t", "x_mean", "x_low", "x_high"]
+    ts, mean, low, high = np.array(rows, float).T
+    exact = population(13)[1][61:66]
+    np.testing.assert_allclose(ts, 12 + 0.2 * np.arange(1, 6))
+    np.testing.assert_allclose(mean, exact, rtol=1e-2)
+    assert np.all((low <= mean) & (mean <= high))
+
+
+def test_the_page_has_all_parts(fitted):
+    folder, found, _ = fitted
+    page = (folder / "report.html").read_text()
+    for title in ("Overview", "The fit", "The forecast", "What was learned", "Stability"):
+        assert f">{title}</h2>" in page
+    assert found.equations[0] in page
+    assert page.index("Figure 1.") < page.index("Figure 2.") < page.index("Figure 3.")
+    assert "where the series could rest" in page
+
+
+def test_the_model_comes_back(fitted, lagrax_command):
+    folder, found, _ = fitted
+    again = lagrax.Identifier.load(folder / "model")
+    later = found.table.ts[-1] + np.array([0.2, 0.4])
+    np.testing.assert_allclose(again.forecast(later).mean, found.forecast.mean[:2], rtol=1e-5)
+    code, out, _ = lagrax_command("analyse", str(folder), "--json")
+    answer = json.loads(out)
+    assert code == 0
+    assert answer["subject"] == "found"
+    ours = found.long_run.to_json()["orbits"]
+    assert [o["stability"] for o in answer["orbits"]] == [o["stability"] for o in ours]
+
+
+def test_the_rest_of_the_page(fitted):
+    """What a selection, learned periods, training and inputs add to it."""
+    _, found, _ = fitted
+    chosen = Candidate("1 hold", [Hold(1.0)], [Hold(1.0)], 0.1, [0.2])
+    other = Candidate("a lag", [Lag(1.0)], [Lag(1.0), Hold(1.0, lag=1)], 0.2, [0.2])
+    model = lagrax.Identifier.load(fitted[0] / "model")
+    model.scans_ = [Scan(np.array([0.5, 1.0, 2.0]), np.array([1.0, 0.1, 0.5]))]
+    model.periods_ = [1.0]
+    series = lagrax.training.Series(np.array([1, 2]), np.ones((2, 2)))
+    model.losses_ = {"loss": series, "held_out": series}
+    more = dataclasses.replace(
+        found,
+        model=model,
+        selection=Selection([chosen, other], chosen),
+        table=dataclasses.replace(found.table, input_names=("push",)),
+        forecast=None,
+        long_run="There is no map.",
+    )
+    drawn = _fit_report.figures(more)
+    assert list(drawn) == ["fit", "portrait", "delays", "periods", "training"]
+    page = _fit_report.page_of(more, drawn)
+    assert "In the forecast they stay at their last value" in page
+    assert "the state 1 ago, that 1 hold of 1 before" in page
+    assert "There is no map." in page
+    assert "flatter a little" in page
+    assert "Learned period: 1" in fitting._told(more)
+
+
+def test_dates_inputs_and_several_columns(lagrax_command, tmp_path):
+    first = datetime.date(2024, 1, 1)
+    ts, x = population(14, 7)
+    dates = [first + datetime.timedelta(days=i) for i in range(len(ts))]
+    cells = ["" if i == 30 else f"{v:.4f}" for i, v in enumerate(x)]
+    push = np.sin(ts)
+    write_csv(tmp_path / "days.csv", ["day", "x", "y", "push"], dates, cells, 2 - x**2, push)
+    line = "fit days.csv --time day --input push --hold 7 --iterations 50 --ensemble 2 --json"
+    code, out, err = lagrax_command(*line.split(), "--forecast", "3")
+    assert code == 0, err
+    answer = json.loads(out)
+    assert answer["columns"] == ["x", "y"]
+    assert answer["inputs"] == ["push"]
+    assert "has inputs" in answer["long_run"]["sentence"]
+    assert Path(answer["folder"]) == tmp_path / "fit-days"
+    header, rows = read_csv(tmp_path / "fit-days/forecast.csv")
+    assert header == ["day", "x_mean", "x_low", "x_high", "y_mean", "y_low", "y_high"]
+    after = [(dates[-1] + datetime.timedelta(days=i)).isoformat() for i in (1, 2, 3)]
+    assert [row[0] for row in rows] == after
+    assert "stay at their last value" in (tmp_path / "fit-days/report.html").read_text()
+    assert (tmp_path / "fit-days/figures/training.png").exists()
+
+
+def test_hours_are_written_where_they_are_needed(tmp_path):
+    first = datetime.datetime(2024, 1, 1)
+    dates = [(first + datetime.timedelta(hours=6 * i)).isoformat() for i in range(12)]
+    write_csv(tmp_path / "x.csv", ["when", "x"], dates, range(12))
+    table = read_table(tmp_path / "x.csv")
+    assert list(_fit.times(table, table.ts)) == dates
+
+
+# --- delays ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def table(tmp_path):
+    write_csv(tmp_path / "x.csv", ["t", "x"], *population())
+    return read_table(tmp_path / "x.csv")
+
+
+def request(**options):
+    return fitting.Request(Path("x.csv"), Path("out"), **options)
+
+
+def test_delays_that_are_asked_for(table):
+    assert _fit._delays(request(), table, None) == []
+    first, second, third = _fit._delays(request(hold=1.0, lags=2, lag=0.5), table, None)
+    assert (first.tau, first.lag, second.lag, third.tau) == (1.0, 0, 1, 0.5)
+    (hold,) = _fit._delays(request(hold=1.0, learn_tau=True), table, None)
+    assert isinstance(hold.tau, Learn)
+    assert (hold.tau.low, hold.tau.high) == (pytest.approx(0.8), 3.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({}, ["none", "1 hold", "2 holds", "a lag"]),
+        ({"lags": 1}, ["none", "1 hold", "a lag"]),
+        (
+            {"hold": 1.0},
+            ["none", "1 hold of 1", "2 holds of 1", "1 hold of 0.5", "1 hold of 2", "a lag of 1"],
+        ),
+        ({"lag": 0.3}, ["none", "a lag of 0.6", "a lag of 0.3"]),
+        ({"hold": 1.0, "learn_tau": True, "lags": 1}, ["none", "1 hold of 1", "a lag of 1"]),
+    ],
+)
+def test_candidates(table, options, names):
+    assert list(_fit._candidates(request(**options), table)) == names
+
+
+def test_the_chosen_delays_share_their_period():
+    found = holds(1.0000000000000002, 2)
+    best = Candidate("2 holds", found, [*found, Lag(0.5)], 0.1, [])
+    selection = Selection([best], best)
+    first, second, third = _fit._chosen(selection, learn=True)
+    assert first.tau is second.tau
+    assert third.tau.start == 0.5
+    assert [d.tau for d in _fit._chosen(selection, learn=False)] == [1.0, 1.0, 0.5]
+
+
+@pytest.mark.slow
+def test_select_takes_what_is_needed(lagrax_command, tmp_path):
+    write_csv(tmp_path / "x.csv", ["t", "x"], *population(20, 5, 2.6))
+    code, out, err = lagrax_command(*["fit", "x.csv", "--hold", "1", "--select"], *QUICK)
+    assert code == 0, err
+    assert "1 hold of 1 " in out
+    assert "<- chosen" in out
+    assert "Comparing 6 candidates" in err
+    answer = json.loads((tmp_path / "fit-x/summary.json").read_text())
+    assert answer["delays"] == [{"kind": "hold", "tau": 1.0, "lag": 0}]
+    assert [c["chosen"] for c in answer["selection"]].count(True) == 1
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("absent.csv", "absent.csv does not exist; expected a CSV file"),
+        ("x.csv --time when", "x.csv has no column 'when'"),
+        ("x.csv --column y", "x.csv has no column 'y'"),
+        ("x.csv --field forest", "--field forest: expected one of mlp, library."),
+        ("x.csv --lags 2", "--lags 2 needs the period of the holds: add --hold TAU."),
+        ("x.csv --learn-tau", "--learn-tau needs a period to start from: add --hold TAU or"),
+        ("x.csv --hold -1", "--hold -1: expected a positive number."),
+        ("x.csv --hold nan", "--hold nan: expected a positive number."),
+        ("x.csv --lag 0.01", "--lag 0.01 is shorter than the time between two samples, 0.2,"),
+        ("x.csv --hold 4 --lags 2", "--hold 4 with --lags 2 looks back further than half"),
+        ("x.csv --forecast -1", "'--forecast': Input should be greater than or equal to 0"),
+        ("x.csv --ensemble 0", "'--ensemble': Input should be greater than or equal to 1"),
+        ("x.csv --out x.csv", "--out x.csv is a file; expected a folder"),
+        ("x.csv --out full", "--out full holds something other than an answer of `lagrax fit`"),
+        ("", "Missing argument"),
+    ],
+)
+def test_bad_input_gets_one_sentence(lagrax_command, tmp_path, line, sentence):
+    write_csv(tmp_path / "x.csv", ["t", "x"], *population())
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/thesis.tex").write_text("")
+    code, out, err = lagrax_command("fit", *line.split())
+    assert (code, out) == (2, "")
+    assert sentence in err
+    assert err.count("\n") == 1
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["full", "x.csv"]
+
+
+def test_what_the_model_refuses_is_told(lagrax_command, tmp_path, monkeypatch):
+    write_csv(tmp_path / "x.csv", ["t", "x"], *population())
+
+    def refuse(*_, **__):
+        raise ValueError("Too many digits.")
+
+    monkeypatch.setattr(lagrax.Identifier, "fit", refuse)
+    monkeypatch.setattr(_fit, "select_delays", refuse)
+    for line in ("fit x.csv", "fit x.csv --select"):
+        code, out, err = lagrax_command(*line.split())
+        assert (code, out) == (2, "")
+        assert err.splitlines()[-1] == "Too many digits."
+
+
+def test_a_failed_fit_is_told(lagrax_command, tmp_path, monkeypatch):
+    write_csv(tmp_path / "x.csv", ["t", "x"], *population())
+
+    def fail(*_):
+        raise lagrax.IdentifyError("It does not stay finite.")
+
+    monkeypatch.setattr(lagrax.Identifier, "fit", fail)
+    assert lagrax_command("fit", "x.csv") == (1, "", "It does not stay finite.\n")
+    assert [p.name for p in tmp_path.iterdir()] == ["x.csv"]
+
+
+def test_interrupted_it_leaves_nothing(tmp_path):
+    write_csv(tmp_path / "x.csv", ["t", "x"], *population(40))
+    command = [sys.executable, "-m", "lagrax", "fit", "x.csv", "--iterations", "1000000"]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    time.sleep(12)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate()
+    assert (process.returncode, out) == (130, ""), err
+    assert err.splitlines()[-1] == "Stopped. Nothing was written."
+    assert "Traceback" not in err
+    assert [p.name for p in tmp_path.iterdir()] == ["x.csv"]

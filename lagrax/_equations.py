@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from ._delays import Delay, Hold, Lag, RealScalar, with_periods
 from ._gradients import Direct
 from ._regression import kinks_of, reach_of
-from ._series import Trajectory, Window, interpolated
+from ._series import Trajectory, Window, filled, interpolated
 from ._solve import solve
 
 # How far a learned period may move from where the scan has put it.
@@ -171,20 +171,17 @@ def make_rows(
 ) -> Row:
     """One row a window, stacked. Shorter ones are filled up with samples that do not count."""
     length = max(w.last - w.first for w in windows) + 1
-    pasts = [past_of(t, delays) for t in trajectories]
     reach = reach_of(delays) * (1 + PERIOD_ROOM)
-    places = [_past_places(trajectories, pasts, w, reach) for w in windows]
-    past = max(end - start for start, end in places)
+    pasts = [past_of(_until(trajectories[w.trajectory], w.first, reach), delays) for w in windows]
+    past = max(len(ts) for ts, _ in pasts)
     rows = []
-    for w, (start, end) in zip(windows, places, strict=True):
+    for w, (ts, ys) in zip(windows, pasts, strict=True):
         t = trajectories[w.trajectory]
         here, more = slice(w.first, w.last + 1), length - (w.last + 1 - w.first)
-        ends = [(0, more), (0, 0)]
+        ends, lead = [(0, more), (0, 0)], past - len(ts)
         weights = (~np.isnan(t.ys[here])).astype(float)
         weights[0] = 0.0  # it starts there
-        step = 1e-3 * (t.ts[w.last] - t.ts[w.last - 1])
-        ts, ys = (x[start:end] for x in pasts[w.trajectory])
-        lead = past - len(ts)
+        step = 0.1 * (t.ts[w.last] - t.ts[w.last - 1])
         rows.append(
             Row(
                 np.concatenate([t.ts[here], t.ts[w.last] + step * np.arange(1, more + 1)]),
@@ -198,22 +195,42 @@ def make_rows(
     return Row(*(np.stack(part) for part in zip(*rows, strict=True)))
 
 
+def _until(trajectory: Trajectory, last: int, reach: float) -> Trajectory:
+    """What is known at sample `last` of the time up to `reach` before it: nothing that comes
+    later may enter a prediction."""
+    ts = trajectory.ts
+    first = max(int(np.searchsorted(ts, ts[last] - reach)) - 8, 0)  # some more, to interpolate
+    part = slice(first, last + 1)
+    ys = trajectory.ys[part]
+    return Trajectory(ts[part], ys, trajectory.us[part], _continued(trajectory, part))
+
+
+def _continued(trajectory: Trajectory, part: slice) -> Float[np.ndarray, "points states"]:
+    """Values that are missing at the end follow the line of the last two."""
+    ts, ys = trajectory.ts[part], trajectory.ys[part]
+    if np.isnan(ys).all(axis=0).any():
+        return trajectory.filled[part]
+    found = filled(ts, ys)
+    for column, closed in zip(ys.T, found.T, strict=True):
+        known = np.flatnonzero(~np.isnan(column))
+        if known[-1] < len(ts) - 1 and len(known) > 1:
+            a, b = known[-2:]
+            slope = (column[b] - column[a]) / (ts[b] - ts[a])
+            closed[b + 1 :] = column[b] + slope * (ts[b + 1 :] - ts[b])
+    return found
+
+
 def past_of(
     trajectory: Trajectory, delays: Sequence[Delay]
 ) -> tuple[Float[np.ndarray, " points"], Float[np.ndarray, "points states"]]:
     """Points between which straight lines do: the samples, three between each two, the knots."""
     ts = trajectory.ts
+    if len(ts) == 1 or not delays:
+        return ts, trajectory.filled
     kinks = kinks_of(delays, ts[0], ts[-1])
     between = ts[:-1, None] + np.diff(ts)[:, None] * np.array([0.25, 0.5, 0.75])
     points = np.unique(np.concatenate([ts, between.ravel(), kinks]))
     return points, interpolated(trajectory, points, kinks)
-
-
-def _past_places(trajectories, pasts, window: Window, reach: float) -> tuple[int, int]:
-    """Which points of its trajectory's past a window may look back at."""
-    points, first = pasts[window.trajectory][0], trajectories[window.trajectory].ts[window.first]
-    start = max(int(np.searchsorted(points, first - reach, side="right")) - 1, 0)
-    return start, int(np.searchsorted(points, first, side="right"))
 
 
 def intervals_over(delays: Sequence[Delay], windows: Sequence[tuple[float, float]]) -> int | None:
@@ -237,7 +254,7 @@ def steps_between(delays: Sequence[Delay], gap: float, span: float, inputs: bool
         kinks = kinks_of(delays, -np.inf, np.inf)
         taus = [float(np.diff(kinks).max(initial=gap))]
     longest = min([*taus, span])
-    return int(np.clip(np.ceil(longest / (2 * gap)), *((2, 16) if taus else (4, 4096))))
+    return int(np.clip(np.ceil(longest / (2 * gap)), *((2, 64) if taus else (4, 4096))))
 
 
 def follow(equation: Equation, setting: Setting, row: Row) -> Float[Array, "samples states"]:

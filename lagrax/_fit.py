@@ -15,12 +15,9 @@ from ._delays import Delay, Hold, Lag, Learn, holds
 from ._longrun import LongRun, long_run_of, precisely, why_no_map
 from ._table import Table
 from .identify import Forecast, Identifier
-from .selection import Selection, select_delays
+from .selection import LEAST_SAMPLES, Selection, select_delays
 
 FIELDS = ("mlp", "library")
-# In one period, when it is looked for: with fewer, the held states are so many measurements that
-# they alone explain the series.
-LEAST_SAMPLES = 4
 States = Float[np.ndarray, "times states"]
 
 
@@ -194,7 +191,8 @@ def _candidates(request: Request, table: Table) -> dict[str, list[Delay]]:
     learned = lambda tau, many: _to_learn(table, tau, many) if request.learn_tau else tau
     factors = () if request.learn_tau else (0.5, 2.0)
     longest = float(table.ts[-1] - table.ts[0]) / 2
-    around = lambda tau: [f * tau for f in factors if gap_of(table) <= f * tau <= longest]
+    least = LEAST_SAMPLES * gap_of(table)
+    around = lambda tau: [f * tau for f in factors if least <= f * tau <= longest]
     if request.hold is not None:
         for many in range(1, (request.lags or 2) + 1):
             name = f"{many} hold{'s' * (many > 1)} of {request.hold:g}"

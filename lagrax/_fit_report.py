@@ -218,6 +218,8 @@ def _overview(found: Fit) -> list[Html]:
     unit = "" if table.unit is None else f", counted in {table.unit} from the first"
     sentence = f"The series goes from {first} to {last}{unit}. Its end, from {cut} on, was not "
     sentence += "learned from."
+    if model.periods_ or found.selection:
+        sentence += " (The search for delays and their periods has seen all of it.)"
     if model.losses_:
         sentence += " Training stopped by the error there, so the scores below flatter a little."
     rows = [

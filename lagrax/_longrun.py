@@ -50,7 +50,9 @@ class LongRun(NamedTuple):
         """Where it goes."""
         exponent, each = float(self.exponents[0]), "in each period of the hold"
         if self.linear:
-            what = "dies out" if exponent < 0 else "grows" if exponent > 0 else "neither dies out"
+            what = "dies out" if exponent < 0 else "grows"
+            if exponent == 0:
+                return "From almost every start it neither dies out nor grows."
             factor = f"by a factor of {np.exp(exponent):.4g} {each} in the end"
             return f"From almost every start it {what}, {factor}."
         begin = f"From {_listed(self.start)}"

@@ -68,13 +68,13 @@ def kinks_of(delays: Sequence[Delay], t0: float, t1: float) -> Times:
 
 
 def reach_of(delays: Sequence[Delay]) -> float:
-    """How far back an equation looks, at most."""
+    """How far back an equation looks, at most; infinite where it holds at given instants."""
     delays = with_periods(delays, [learn.high for learn in periods_to_learn(delays)])
     reaches = [0.0]
     for delay in delays:
         if isinstance(delay, Hold) and delay.times is not None:
-            times = np.asarray(delay.times)
-            reaches.append((delay.lag + 1) * float(np.diff(times).max(initial=0.0)))
+            # After its last instant it looks back further and further.
+            reaches.append(np.inf)
         elif isinstance(delay, Hold):
             reaches.append((delay.lag + 1) * float(delay.tau))  # pyright: ignore
         else:
@@ -115,15 +115,19 @@ def term_integrals(
 
 
 class Normal(NamedTuple):
-    """The normal equations, a window each: products of the columns, of columns and states, and of
-    the states with themselves."""
+    """The normal equations, a window and a state each, of the samples that this state has: products
+    of the columns, of columns and state, and of the state with itself."""
 
-    columns: Float[np.ndarray, "windows terms terms"]
-    mixed: Float[np.ndarray, "windows terms states"]
-    states: Float[np.ndarray, "windows states"]
+    columns: Float[np.ndarray, "windows states terms terms"]
+    mixed: Float[np.ndarray, "windows states terms"]
+    squares: Float[np.ndarray, "windows states"]
 
     def of(self, terms: Int[np.ndarray, " chosen"]) -> "Normal":
-        return Normal(self.columns[:, terms][:, :, terms], self.mixed[:, terms], self.states)
+        columns = self.columns[:, :, terms][:, :, :, terms]
+        return Normal(columns, self.mixed[:, :, terms], self.squares)
+
+    def of_state(self, i: int) -> "Normal":
+        return Normal(*(part[:, i : i + 1] for part in self))
 
 
 def normal_equations(
@@ -135,48 +139,59 @@ def normal_equations(
     integrals = [term_integrals(t, delays, library) for t in trajectories]
     found = []
     for w in windows:
-        trajectory = trajectories[w.trajectory]
-        y = trajectory.ys[w.first : w.last + 1]
-        x = np.cumsum(integrals[w.trajectory][w.first : w.last], axis=0)
-        x = np.concatenate([np.zeros((1, x.shape[1])), x])
-        known = ~np.isnan(y).any(axis=1)
-        x, y = x[known], y[known]
-        x, y = x - x.mean(axis=0, keepdims=True), y - y.mean(axis=0, keepdims=True)
-        found.append((x.T @ x, x.T @ y, (y**2).sum(axis=0)))
-    columns, mixed, states = (np.stack(part) for part in zip(*found, strict=True))
-    return Normal(columns, mixed, states)
+        ys = trajectories[w.trajectory].ys[w.first : w.last + 1]
+        columns = np.cumsum(integrals[w.trajectory][w.first : w.last], axis=0)
+        columns = np.concatenate([np.zeros((1, columns.shape[1])), columns])
+        found.append([_products(columns, y) for y in ys.T])
+    parts = [[np.stack(part) for part in zip(*of_states, strict=True)] for of_states in found]
+    columns, mixed, squares = (np.stack(part) for part in zip(*parts, strict=True))
+    _check_enough(squares, len(library.powers))
+    return Normal(columns, mixed, squares)
+
+
+def _products(columns: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    known = ~np.isnan(y)
+    if known.sum() < 2:
+        nothing = np.zeros(columns.shape[1])
+        return np.outer(nothing, nothing), nothing, 0.0
+    x, y = columns[known], y[known]
+    x, y = x - x.mean(axis=0, keepdims=True), y - y.mean()
+    return x.T @ x, x.T @ y, float(np.sum(y**2))
+
+
+def _check_enough(squares: np.ndarray, terms: int) -> None:
+    useful = (squares > 0).sum(axis=0)
+    if useful.min() < FOLDS:
+        raise ValueError(
+            f"The series gives {useful.min()} windows to compare {terms} terms on; {FOLDS} are "
+            "needed at least. Give a longer series or more trajectories, or a shorter `window`."
+        )
 
 
 def coefficients(
-    columns: Float[np.ndarray, "terms terms"], mixed: Float[np.ndarray, "terms states"]
-) -> Float[np.ndarray, "terms states"]:
+    columns: Float[np.ndarray, "terms terms"], mixed: Float[np.ndarray, " terms"]
+) -> Float[np.ndarray, " terms"]:
     """Least squares, of columns brought to the same size and very slightly damped."""
     size = np.sqrt(np.maximum(np.diag(columns), 1e-300))
     scaled = columns / size / size[:, None] + 1e-10 * np.eye(len(size))
-    return np.linalg.solve(scaled, mixed / size[:, None]) / size[:, None]
+    return np.linalg.solve(scaled, mixed / size) / size
 
 
 def held_out(normal: Normal) -> Float[np.ndarray, " windows"]:
     """The squared error of each window by coefficients from the others' folds, in units of the
     mean square of all windows; the mean over the states."""
-    number = len(normal.states)
-    folds = np.arange(number) * min(FOLDS, number) // number
-    unit = np.maximum(normal.states.mean(axis=0), 1e-300)
-    errors = np.zeros(number)
-    all_columns, all_mixed = normal.columns.sum(axis=0), normal.mixed.sum(axis=0)
-    for fold in np.unique(folds):
-        inside = folds == fold
-        c = coefficients(
-            all_columns - normal.columns[inside].sum(axis=0),
-            all_mixed - normal.mixed[inside].sum(axis=0),
-        )
-        square = (
-            normal.states[inside]
-            - 2 * np.einsum("td,wtd->wd", c, normal.mixed[inside])
-            + np.einsum("td,wts,sd->wd", c, normal.columns[inside], c)
-        )
-        errors[inside] = (np.maximum(square, 0) / unit).mean(axis=1)
-    return errors
+    number, states = normal.squares.shape
+    folds = np.arange(number) * FOLDS // number
+    unit = np.maximum(normal.squares.mean(axis=0), 1e-300)
+    errors = np.zeros((number, states))
+    for i in range(states):
+        columns, mixed, squares = (part[:, i] for part in normal)
+        for fold in range(FOLDS):
+            inside = folds == fold
+            c = coefficients(columns[~inside].sum(axis=0), mixed[~inside].sum(axis=0))
+            found = squares[inside] - 2 * mixed[inside] @ c + (columns[inside] @ c) @ c
+            errors[inside, i] = np.maximum(found, 0) / unit[i]
+    return errors.mean(axis=1)
 
 
 # Errors below 0.1 % of the signal count as none.

@@ -20,11 +20,16 @@ class Trajectory(NamedTuple):
     filled: States
 
 
+def is_several(values: Any) -> bool:
+    """Whether these are trajectories in a list, and not the rows of one."""
+    return isinstance(values, (list, tuple)) and len(values) > 0 and np.ndim(values[0]) > 0
+
+
 def as_trajectories(ts: Any, ys: Any, inputs: Any = None) -> list[Trajectory]:
     """One trajectory or a list of them, as users give them; a single `ts` serves all."""
-    several = isinstance(ys, (list, tuple)) and len(ys) > 0 and np.ndim(ys[0]) > 0
+    several = is_several(ys)
     all_ys = list(ys) if several else [ys]
-    all_ts = list(ts) if several and len(ts) > 0 and np.ndim(ts[0]) > 0 else [ts] * len(all_ys)
+    all_ts = list(ts) if several and is_several(ts) else [ts] * len(all_ys)
     all_us = [None] * len(all_ys) if inputs is None else list(inputs) if several else [inputs]
     for name, values in (("ts", all_ts), ("inputs", all_us)):
         if len(values) != len(all_ys):
@@ -67,13 +72,20 @@ def _trajectory(number: int, ts: Any, ys: Any, us: Any, *, several: bool) -> Tra
     missing = np.isnan(ys).all(axis=0)
     if missing.any():
         raise ValueError(f"Column {int(np.argmax(missing))} of ys{where} has no values at all.")
-    return Trajectory(ts, ys, us, _filled(ts, ys))
+    return Trajectory(ts, ys, us, filled(ts, ys))
 
 
 def _numbers(values: Any, name: str) -> np.ndarray:
     try:
+        if np.asarray(values).dtype.kind in "mM":
+            raise TypeError(
+                f"{name} holds dates; expected numbers. Give the time since the first, in the unit "
+                "that delays have: (dates - dates[0]) / np.timedelta64(1, 'D') for days."
+            )
         return np.asarray(values, float)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError) as error:
+        if "holds dates" in str(error):
+            raise
         raise TypeError(
             f"{name} is {type(values).__name__} and not numbers of one shape; expected an array, "
             "or a list of arrays for several trajectories."
@@ -87,12 +99,13 @@ def _columns(values: Any, name: str) -> np.ndarray:
     return values[:, None] if values.ndim == 1 else values
 
 
-def _filled(ts: Times, ys: States) -> States:
-    filled = ys.copy()
-    for column in filled.T:
+def filled(ts: Times, ys: States) -> States:
+    """With straight lines in place of NaN."""
+    closed = ys.copy()
+    for column in closed.T:
         gap = np.isnan(column)
         column[gap] = np.interp(ts[gap], ts[~gap], column[~gap])
-    return filled
+    return closed
 
 
 # Samples that one piece of an interpolation goes through: with more, noise is taken further where

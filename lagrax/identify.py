@@ -52,7 +52,7 @@ from ._regression import (
     reach_of,
 )
 from ._runs import Damaged, load_arrays, save_checkpoint
-from ._series import Trajectory, Window, as_trajectories, cut, gap_of
+from ._series import Trajectory, Window, as_trajectories, cut, gap_of, is_several
 from .selection import check_sampling, find_periods, make_task
 from .training import Series, train
 
@@ -93,7 +93,8 @@ class Identifier:
     - `degree`: of the library's monomials.
     - `window`: how many samples are predicted from one measured start in training. Short ones make
       long and chaotic series easy; long ones average noise. By default 16, or more where it takes
-      more to see twice as far as the equation looks back.
+      more to see twice as far as the equation looks back, and at most a quarter of the shortest
+      trajectory.
     - `ensemble`: how many models are trained from different starts, for a band around forecasts.
     - `validation`: the share of the series, at its end, that is held out to stop early by. Many
       short trajectories have their last ones held out instead.
@@ -167,7 +168,7 @@ class Identifier:
             name: value
             for name, value in self.get_params().items()
             if name not in ("delays", "solver")
-            and value is not inspect.signature(type(self)).parameters[name].default
+            and value != inspect.signature(type(self)).parameters[name].default
         }
         more = "".join(f", {name}={value!r}" for name, value in changed.items())
         return f"Identifier([{describe(list(self.delays)).replace('none', '')}]{more})"
@@ -183,20 +184,21 @@ class Identifier:
         - `inputs`: what acted from each time to the next, (n,) or (n, inputs), all known.
         """
         _check_arguments(self)
+        self.__dict__.pop("_members", None)
         self._take(as_trajectories(ts, ys, inputs))
         trajectories, delays = self._shifted, list(self.delays)
-        window = self.window or _default_window(trajectories, delays)
-        learning, testing = _divided(trajectories, window, delays, self.validation)
         found, self.scans_ = delays, []
         if self.field == "library" or periods_to_learn(delays):
             check_sampling(trajectories, delays)
         if periods_to_learn(delays):
-            task = make_task(trajectories, [delays], 2, window)
+            task = make_task(trajectories, [delays], 2, min(self.window or 16, 16))
             found, self.scans_ = find_periods(task, delays)
+        window = self.window or _default_window(trajectories, found)
+        learning, testing = _divided(trajectories, window, found, self.validation)
         self._settle(found, window)
         rows = make_rows(trajectories, learning, found)
         held = make_rows(trajectories, testing, found)
-        self._setting = self._made_setting(found, [*learning, *testing])
+        self._setting = self._made_setting(found, _spans(rows) + _spans(held))
         if self.field == "library":
             members = self._fit_library(found, learning, rows)
             self.losses_ = {}
@@ -209,15 +211,16 @@ class Identifier:
 
     def _take(self, trajectories: list[Trajectory]) -> None:
         """The series and their scales, with times counted from an origin that leaves knots where
-        they are: float32 has seven digits only."""
-        taus = {d.tau for d in self.delays if isinstance(d, Hold)}
+        they are: float32 has seven digits only. A field of one's own may look at the clock."""
+        taus = [d.tau for d in self.delays if isinstance(d, Hold)]
         first = min(t.ts[0] for t in trajectories)
         self._origin = 0.0
-        if not taus:
+        if callable(self.field):
+            pass
+        elif not taus:
             self._origin = float(first)
-        elif len(taus) == 1 and isinstance(next(iter(taus)), (int, float)):
-            tau = float(next(iter(taus)))  # pyright: ignore[reportArgumentType]
-            self._origin = float(np.floor(first / tau + 1e-9) * tau)
+        elif isinstance(taus[0], (int, float)) and all(tau == taus[0] for tau in taus):
+            self._origin = float(np.floor(first / taus[0] + 1e-9) * taus[0])
         _check_precision(trajectories, self._origin)
         self.series_ = trajectories
         self._shifted = [t._replace(ts=t.ts - self._origin) for t in trajectories]
@@ -234,20 +237,18 @@ class Identifier:
         )
         self.window_ = window
 
-    def _made_setting(self, found: list[Delay], windows: Sequence[Window]) -> Setting:
-        spans = [
-            (self._shifted[w.trajectory].ts[w.first], self._shifted[w.trajectory].ts[w.last])
-            for w in windows
-        ]
-        gap = gap_of(self._shifted)
+    def _smallest(self) -> list[Delay]:
+        """The delays with the smallest periods that training may give them."""
+        return with_periods(self.delays, [p * (1 - PERIOD_ROOM) for p in self._periods])
+
+    def _made_setting(self, found: list[Delay], spans: list[tuple[float, float]]) -> Setting:
         inputs = self._shifted[0].us.shape[1] > 0
-        smallest = with_periods(self.delays, [p * (1 - PERIOD_ROOM) for p in self._periods])
         span = max(b - a for a, b in spans)
         return Setting(
             list(self.delays),
             self._periods,
-            intervals_over(smallest, spans),
-            self.steps or steps_between(found, gap, span, inputs),
+            intervals_over(self._smallest(), spans),
+            self.steps or steps_between(found, gap_of(self._shifted), span, inputs),
             self.solver,
             inputs,
         )
@@ -296,18 +297,13 @@ class Identifier:
         powers = monomials(variables, self.degree)
         library = Library(powers, np.zeros(variables), np.ones(variables))
         normal = normal_equations(self._shifted, windows, found, library)
-        chosen = [_needed_terms(_of_state(normal, i)) for i in range(states)]
+        chosen = [_needed_terms(normal.of_state(i)) for i in range(states)]
         terms = sorted(set().union(*chosen)) or [0]
         used = tuple(tuple(j in chosen[i] for i in range(states)) for j in terms)
         rng = np.random.default_rng(self.seed)
         members = []
         for member in range(self.ensemble):
-            # The first has every window once, the others as often as they are drawn.
-            drawn = (
-                np.arange(len(windows))
-                if member == 0
-                else rng.integers(0, len(windows), len(windows))
-            )
+            drawn = _drawn(rng, len(windows), member)
             drawn_normal = Normal(*(part[drawn] for part in normal))
             start = _regressed(drawn_normal, chosen, terms)
             field = Polynomial(
@@ -323,7 +319,11 @@ class Identifier:
         """A field of few parameters gets to the bottom, where Adam only comes near."""
         if sum(x[0].size for x in jax.tree.leaves(eqx.filter(members, eqx.is_array))) > 100:
             return members
-        polished = [self._polished(_member(members, i), rows) for i in range(self.ensemble)]
+        rng = np.random.default_rng(self.seed)
+        polished = []
+        for i in range(self.ensemble):
+            drawn = _drawn(rng, len(rows.ts), i)
+            polished.append(self._polished(_member(members, i), Row(*(x[drawn] for x in rows))))
         return jax.tree.map(lambda *x: jnp.stack(x) if eqx.is_array(x[0]) else x[0], *polished)
 
     def _polished(self, equation: Equation, rows: Row) -> Equation:
@@ -334,13 +334,15 @@ class Identifier:
         return _Errors(self._setting, jnp.asarray(self._scale, float))
 
     def _finish(self, members: PyTree, held: Row) -> None:
-        self._members = members
+        self._members, self._number = members, len(jax.tree.leaves(members)[0])
         first = _member(members, 0)
         self.equation_ = first.field
         self.delays_ = [_plain(d) for d in self._setting.learned(first)]
+        learned = periods_to_learn(self._setting.delays)
+        pairs = [*zip(self._setting.delays, self.delays_, strict=True)]
         self.periods_ = [
-            float(p * (1 + PERIOD_ROOM * np.tanh(s)))
-            for p, s in zip(self._periods, np.asarray(first.shifts), strict=True)
+            float(next(d.tau for old, d in pairs if old.tau is learn))  # pyright: ignore
+            for learn in learned
         ]
         self.n_features_in_ = len(self._scale)
         self.steps_ = self._setting.steps
@@ -363,49 +365,53 @@ class Identifier:
         `y0` is the state there, or a function of time, the past. A value stands for a constant
         past. `inputs` act from each time to the next, as in `fit`.
         """
-        return self._simulated(ts, y0, inputs).mean(axis=0)
+        self._check_fitted()
+        if callable(y0):
+            past = lambda t: jnp.atleast_1d(jnp.asarray(y0(t + self._origin), float))
+        else:
+            past = _constant(self._checked_state(y0))
+        return self._simulated(ts, past, inputs).mean(axis=0)
 
     def _simulated(
-        self, ts: Any, y0: Any, inputs: Any = None
-    ) -> Float[np.ndarray, "m times states"]:
-        self._check_fitted()
+        self, ts: Any, past: Callable, inputs: Any
+    ) -> Float[np.ndarray, "members times states"]:
+        """By each member; `past` is on the shifted clock."""
         ts = np.asarray(ts, float)
         if ts.ndim != 1 or len(ts) < 2 or not np.all(np.diff(ts) > 0):
             raise ValueError(f"simulate got ts of shape {ts.shape}; expected increasing times.")
         us = self._checked_inputs(inputs, len(ts))
-        past = y0 if callable(y0) else _constant(self._checked_state(y0))
         shifted = ts - self._origin
-        from_origin = lambda t: jnp.atleast_1d(jnp.asarray(past(t + self._origin), float))
         run = eqx.filter_jit(
             lambda member: followed(
                 member.field,
                 self._setting._replace(steps=self._steps_for(ts)),
-                self._setting.learned(member) if self._periods else list(self.delays),
+                self._setting.learned(member),
                 jnp.asarray(shifted, float) if self._periods else shifted,
-                from_origin,
+                past,
                 jnp.asarray(us, float),
                 self._intervals_for(shifted) if self._periods else None,
             )
         )
-        members = [_member(self._members, i) for i in range(self.ensemble)]
+        members = [_member(self._members, i) for i in range(self._number)]
         return np.stack([np.asarray(run(member)) for member in members])
 
     def _steps_for(self, ts: np.ndarray) -> int:
         """Without delays one interval is all of the span."""
-        if self.delays or self._setting.inputs or self.steps:
+        if self._setting.delays or self._setting.inputs or self.steps:
             return self._setting.steps
         gap = gap_of(self.series_)
         return max(4, int(np.ceil((ts[-1] - ts[0]) / (2 * gap))))
 
-    def _intervals_for(self, ts: np.ndarray) -> int:
-        smallest = with_periods(self.delays, [p * (1 - PERIOD_ROOM) for p in self._periods])
+    def _intervals_for(self, ts: np.ndarray) -> int | None:
+        smallest = self._smallest()
         return intervals_over(smallest, [(float(ts[0]), float(ts[-1]))])
 
     def predict(
         self, ts: Any, ys: Any, inputs: Any = None, *, horizon: int | None = None
     ) -> States | list[States]:
-        """What the learned equation says about measured series: each sample predicted from the
-        measurements up to `horizon` samples before it (those of a training window if left out).
+        """What the learned equation says about measured series: it is started anew from the
+        measurements every `horizon` samples (those of a training window if left out), so each
+        sample is predicted from at most that far.
 
         The result has the form of `ys`; the first samples, up to where the past is known, are
         copied.
@@ -417,14 +423,18 @@ class Identifier:
         if not is_whole(horizon) or horizon < 1:
             raise ValueError(f"predict got horizon={horizon!r}; expected a whole number >= 1.")
         found = [self._predicted(t, horizon) for t in trajectories]
-        return found if isinstance(ys, (list, tuple)) and np.ndim(ys[0]) > 0 else found[0]
+        return found if is_several(ys) else found[0]
 
     def _predicted(self, trajectory: Trajectory, horizon: int) -> States:
         shifted = trajectory._replace(ts=trajectory.ts - self._origin)
         first, last = self._first_start(trajectory), len(shifted.ts) - 1
         windows = [Window(0, s, min(s + horizon, last)) for s in range(first, last, horizon)]
         rows = make_rows([shifted], windows, self.delays_)
-        setting = self._made_setting_over(shifted, windows)
+        longest = max(_spans(rows), key=lambda span: span[1] - span[0])
+        setting = self._setting._replace(
+            intervals=intervals_over(self._smallest(), _spans(rows)),
+            steps=self._steps_for(np.array(longest)),
+        )
         ys = np.asarray(_mean_of(self._members, setting, _as_arrays(rows)))
         out = shifted.filled.copy()
         for w, y in zip(windows, ys, strict=True):
@@ -436,14 +446,6 @@ class Identifier:
         ts = trajectory.ts
         first = int(np.searchsorted(ts, ts[0] + reach_of(self.delays_)))
         return first if 2 * first < len(ts) else 0
-
-    def _made_setting_over(self, trajectory: Trajectory, windows: Sequence[Window]) -> Setting:
-        spans = [(trajectory.ts[w.first], trajectory.ts[w.last]) for w in windows]
-        smallest = with_periods(self.delays, [p * (1 - PERIOD_ROOM) for p in self._periods])
-        longest = max(spans, key=lambda span: span[1] - span[0])
-        return self._setting._replace(
-            intervals=intervals_over(smallest, spans), steps=self._steps_for(np.array(longest))
-        )
 
     def score(
         self,
@@ -467,6 +469,8 @@ class Identifier:
         starts = [self._first_start(t) + 1 for t in trajectories]
         errors = np.concatenate([(p - t.ys)[s:] for (t, p), s in zip(pairs, starts, strict=True)])
         known = np.concatenate([t.ys[s:] for t, s in zip(trajectories, starts, strict=True)])
+        # A prediction that ran away is infinitely wrong; a missing measurement says nothing.
+        errors = np.where(np.isnan(known), np.nan, np.where(np.isnan(errors), np.inf, errors))
         ratio = np.nanmean(errors**2, axis=0) / np.maximum(np.nanvar(known, axis=0), 1e-300)
         return float(np.mean(1 - ratio) if metric == "r2" else np.mean(np.sqrt(ratio)))
 
@@ -485,7 +489,7 @@ class Identifier:
                 f"{series.ts[-1]:g}."
             )
         whole = np.concatenate([series.ts[-1:], ts])
-        past = _interpolation(*past_of(series, self.delays_))
+        past = _interpolation(*past_of(self._shifted[-1], self.delays_))
         runs = self._simulated(whole, past, inputs)[:, 1:]
         mean, spread = runs.mean(axis=0), runs.std(axis=0)
         width = 2 * np.sqrt(spread**2 + self.error_**2)
@@ -498,6 +502,11 @@ class Identifier:
         self._check_fitted()
         states = list(states or _default_names("x", len(self._scale)))
         inputs = list(inputs or _default_names("u", self.series_[0].us.shape[1]))
+        if (len(states), len(inputs)) != (len(self._scale), self.series_[0].us.shape[1]):
+            raise ValueError(
+                f"equations got {len(states)} names of states and {len(inputs)} of inputs; the "
+                f"model has {len(self._scale)} and {self.series_[0].us.shape[1]}."
+            )
         names = names_of(self.delays_, states, inputs)
         if isinstance(self.equation_, Polynomial):
             return self.equation_.text(states, names)
@@ -520,10 +529,11 @@ class Identifier:
         write_json(folder / "model.json", self._described())
 
     def _described(self) -> dict[str, Any]:
-        params = self.get_params()
+        plain = lambda x: x.item() if isinstance(x, np.generic) else x
+        params = {name: plain(value) for name, value in self.get_params().items()}
         own = callable(self.field)
         params |= {
-            "delays": [_delay_to_json(d) for d in self.delays],
+            "delays": [_delay_to_json(d, periods_to_learn(self.delays)) for d in self.delays],
             "field": "own" if own else self.field,
             "solver": type(self.solver).__name__,
         }
@@ -535,6 +545,7 @@ class Identifier:
             "arguments": params,
             "periods": list(self._periods),
             "window": self.window_,
+            "steps": self.steps_,
             "terms": powers,
             "machine": machine(),
         }
@@ -674,13 +685,18 @@ def _mean_of(members: PyTree, setting: Setting, rows: Row) -> Array:
     return jnp.mean(jax.lax.map(one, arrays), axis=0)
 
 
-def _of_state(normal: Normal, i: int) -> Normal:
-    return Normal(normal.columns, normal.mixed[:, :, i : i + 1], normal.states[:, i : i + 1])
+def _spans(rows: Row) -> list[tuple[float, float]]:
+    return [(float(ts[0]), float(ts[-1])) for ts in rows.ts]
+
+
+def _drawn(rng: np.random.Generator, number: int, member: int) -> np.ndarray:
+    """Windows for a member of an ensemble: the first has each once, others as often as drawn."""
+    return np.arange(number) if member == 0 else rng.integers(0, number, number)
 
 
 def _needed_terms(normal: Normal) -> list[int]:
     """Drops terms, the least needed first, as long as held-out windows do not get worse."""
-    terms = list(range(normal.columns.shape[1]))
+    terms = list(range(normal.columns.shape[2]))
     best = held_out(normal)
     while len(terms) > 1:
         fewer = [[t for t in terms if t != left] for left in terms]
@@ -696,37 +712,46 @@ def _needed_terms(normal: Normal) -> list[int]:
 def _regressed(normal: Normal, chosen: list[list[int]], terms: list[int]) -> np.ndarray:
     found = np.zeros((len(terms), len(chosen)))
     for i, own in enumerate(chosen):
-        part = _of_state(normal, i).of(np.array(own))
-        values = coefficients(part.columns.sum(axis=0), part.mixed.sum(axis=0))[:, 0]
-        for term, value in zip(own, values, strict=True):
+        columns, mixed, _ = (
+            part[:, 0].sum(axis=0) for part in normal.of_state(i).of(np.array(own))
+        )
+        for term, value in zip(own, coefficients(columns, mixed), strict=True):
             found[terms.index(term), i] = value
     return found
 
 
 def _default_window(trajectories: Sequence[Trajectory], delays: Sequence[Delay]) -> int:
     gap = gap_of(trajectories)
-    starts = with_periods(delays, [learn.start for learn in periods_to_learn(delays)])
-    wanted = max(16, int(np.ceil(2 * reach_of(starts) / gap)))
+    reach = reach_of([d for d in delays if d.tau is not None])
+    wanted = max(16, int(np.ceil(2 * reach / gap)))
     return max(1, min(wanted, min(len(t.ts) for t in trajectories) // 4 + 1))
 
 
 def _divided(
     trajectories: Sequence[Trajectory], window: int, delays: Sequence[Delay], share: float
 ) -> tuple[list[Window], list[Window]]:
-    """Windows to learn from, which overlap, and held-out ones at the end, which do not."""
-    reach = reach_of(delays)
-    total = sum(max(len(t.ts) - 1 - window, 0) // max(1, window // 4) + 1 for t in trajectories)
-    stride = max(1, window // 4) * max(1, -(-total // MOST_WINDOWS))
-    windows = cut(trajectories, window, reach, stride)
+    """Windows to learn from, and held-out ones behind them."""
+    step = max(1, window // 4)
+    total = sum(max(len(t.ts) - 1 - window, 0) // step + 1 for t in trajectories)
+    windows = cut(trajectories, window, reach_of(delays), step * -(-total // MOST_WINDOWS))
     ends = [(1 - share) * (len(t.ts) - 1) for t in trajectories]
     learning = [w for w in windows if w.last <= ends[w.trajectory]]
-    testing = [w for w in windows if w.first >= ends[w.trajectory] - window]
+    testing = [w for w in windows if w.first >= ends[w.trajectory]]
+    # Of short series the held-out windows begin in what is learned from, and end behind it.
+    testing = testing or [w for w in windows if w.last > ends[w.trajectory]]
     if not learning or not testing:
-        # Too short to be divided: the last trajectories are held out, if there are several.
+        # Shorter ones are held out whole, the last ones.
         kept = max(1, round((1 - share) * len(trajectories)))
         learning = [w for w in windows if w.trajectory < kept]
-        testing = [w for w in windows if w.trajectory >= kept] or learning
-    testing = [w for w in testing if w not in set(learning)] or testing
+        testing = [w for w in windows if w.trajectory >= kept]
+    if not learning or not testing:
+        raise ValueError(
+            f"The series are too short for windows of {window} samples with {share:.0%} of it held "
+            "out. Give a smaller `window`, a longer series, or more trajectories."
+        )
+    # A series with a window to learn from has some; one without is learned from whole.
+    alone = {w.trajectory for w in [*learning, *testing]}
+    learning += [w for w in windows if w.trajectory not in alone]
     return learning, testing[:: -(-len(testing) // 256)]
 
 
@@ -787,9 +812,8 @@ def _constant(y: np.ndarray) -> Callable:
 
 
 def _interpolation(ts: np.ndarray, ys: np.ndarray) -> Callable:
-    # Times may have more digits than float32 has: count them from the end.
-    near, states = jnp.asarray(ts - ts[-1], float), jnp.asarray(ys, float)
-    return lambda t: jax.vmap(jnp.interp, (None, None, 1))(t - ts[-1], near, states)
+    times, states = jnp.asarray(ts, float), jnp.asarray(ys, float)
+    return lambda t: jax.vmap(jnp.interp, (None, None, 1))(t, times, states)
 
 
 def _as_arrays(tree: PyTree) -> PyTree:
@@ -811,10 +835,11 @@ def _plain(delay: Delay) -> Delay:
 # --- folders --------------------------------------------------------------------------------------
 
 
-def _delay_to_json(delay: Delay) -> dict[str, Any]:
+def _delay_to_json(delay: Delay, learned: Sequence[Learn]) -> dict[str, Any]:
     found: dict[str, Any] = {"kind": type(delay).__name__}
     if isinstance(delay.tau, Learn):
         found["learn"] = [delay.tau.start, delay.tau.low, delay.tau.high]
+        found["period"] = learned.index(delay.tau)
     elif delay.tau is not None:
         found["tau"] = float(delay.tau)  # pyright: ignore[reportArgumentType]
     if isinstance(delay, Hold):
@@ -825,13 +850,12 @@ def _delay_to_json(delay: Delay) -> dict[str, Any]:
 
 
 def _delays_from_json(found: Sequence[dict[str, Any]]) -> list[Delay]:
-    learned: dict[tuple[float, ...], Learn] = {}
+    learned: dict[int, Learn] = {}
 
     def one(about: dict[str, Any]) -> Delay:
         tau: Any = about.get("tau")
         if "learn" in about:
-            # Equal ones were one.
-            tau = learned.setdefault(tuple(about["learn"]), Learn(*about["learn"]))
+            tau = learned.setdefault(int(about["period"]), Learn(*about["learn"]))
         if about["kind"] == "Lag":
             return Lag(tau)
         return Hold(tau, lag=about["lag"], times=about.get("times"))
@@ -882,12 +906,14 @@ def _restored(
     model._periods, model.window_ = tuple(about["periods"]), int(about["window"])
     found = with_periods(model.delays, model._periods)
     windows = cut(model._shifted, model.window_, reach_of(found))
-    model._setting = model._made_setting(found, windows)
+    rows = make_rows(model._shifted, windows[-1:], found)
+    setting = model._made_setting(found, _spans(make_rows(model._shifted, windows, found)))
+    model._setting = setting._replace(steps=int(about["steps"]))
     model.losses_ = _losses(arrays)
     model.scans_ = []
     like = _empty_members(model, about["terms"])
     members = _filled_from(like, _under(arrays, "['members']"))
-    model._finish(members, make_rows(model._shifted, windows[-1:], found))
+    model._finish(members, rows)
     model.error_ = arrays["['error']"]
     return model
 

@@ -62,28 +62,33 @@ class Selection:
 
     def figure(self) -> Figure:
         """Held-out error of each candidate, and what each of its delays is worth."""
-        places = np.arange(len(self.candidates))
-        chosen = [i for i in places if self.candidates[i] is self.best]
+        places = np.arange(1, len(self.candidates) + 1)
         errors = np.array([c.error for c in self.candidates])
+        best = [c is self.best for c in self.candidates]
         marks = [
             Points(places, errors, label="held-out error", size=6.0),
-            Points(chosen, errors[chosen], label="chosen", colour="orange", size=9.0),
+            Points(places[best], errors[best], label="chosen", colour="orange", size=9.0),
         ]
-        names = "; ".join(f"{i}: {c.name}" for i, c in enumerate(self.candidates))
-        worth = [(i, max(x, 1e-6)) for i in places for x in self.candidates[i].losses]
+        worth = [
+            (place, loss)
+            for place, c in zip(places, self.candidates, strict=True)
+            for loss in c.losses
+        ]
         value = Points(
-            [i for i, _ in worth],
-            [x for _, x in worth],
-            label="growth of the error without one of the delays",
+            [place for place, _ in worth],
+            [loss for _, loss in worth],
+            label="growth of the error without one of its delays",
             colour="green",
             size=6.0,
         )
+        names = "; ".join(f"{i}: {c.name}" for i, c in zip(places, self.candidates, strict=True))
+        ends = (0.5, len(places) + 0.5)
         return Figure(
             "delays",
             f"Held-out error of each candidate, and what each of its delays is worth. {names}.",
             [
-                Panel(marks, "candidates", "candidate", "held-out error", ylog=True),
-                Panel([value], "their delays", "candidate", "growth of the error", ylog=True),
+                Panel(marks, "", "candidate", "held-out error", ylog=True, xlim=ends),
+                Panel([value], "", "candidate", "growth of the error", xlim=ends),
             ],
             columns=2,
         )
@@ -136,7 +141,11 @@ def select_delays(
 
 def _named(candidates: Any) -> dict[str, list[Delay]]:
     if not isinstance(candidates, Mapping):
-        candidates = {describe(list(delays)): list(delays) for delays in candidates}
+        names = [describe(list(delays)) for delays in candidates]
+        again = [
+            name if names.count(name) == 1 else f"{i + 1}: {name}" for i, name in enumerate(names)
+        ]
+        candidates = dict(zip(again, candidates, strict=True))
     if not candidates:
         raise ValueError(
             "select_delays got no candidates; expected lists of delays, such as [[], [Hold(1.0)]]."
@@ -223,7 +232,8 @@ def make_task(
         check_sampling(trajectories, delays)
     states = np.concatenate([t.filled for t in trajectories])
     spread = states.std(axis=0)
-    windows = cut(trajectories, window, max(reach_of(delays) for delays in candidates))
+    reach = max(reach_of(delays) for delays in candidates)
+    windows = cut(trajectories, window, reach, max(1, window // 2))
     return Task(
         trajectories,
         windows,
@@ -279,7 +289,9 @@ def find_periods(task: Task, delays: Sequence[Delay]) -> tuple[list[Delay], list
         for i, learn in enumerate(learned):
             tried = lambda tau, i=i: with_periods(delays, [*periods[:i], tau, *periods[i + 1 :]])
             errors = lambda tau, tried=tried: task.errors(tried(float(tau)))
-            low = max(learn.low, LEAST_SAMPLES * task.gap)
+            held = any(isinstance(d, Hold) and d.tau is learn for d in delays)
+            low = max(learn.low, LEAST_SAMPLES * task.gap) if held else learn.low
+            low = min(low, 0.999 * learn.high)
             periods[i], scans[i] = _scanned(errors, low, learn.high, _longest(task))
     return with_periods(delays, periods), scans
 
@@ -301,7 +313,7 @@ def _scanned(
     valleys = np.flatnonzero((means <= padded[:-2]) & (means <= padded[2:]))
     valleys = valleys[np.argsort(means[valleys])][:VALLEYS]
     ratio = grid[1] / grid[0]
-    refined = [_refined(errors, grid[v], found[v], ratio, longest) for v in valleys]
+    refined = [_refined(errors, float(grid[v]), found[v], ratio, longest) for v in valleys]
     least = min((e for _, e in refined), key=np.mean)
     # Of periods that explain the series equally well, the longest has the fewest knots.
     best = max(tau for tau, e in refined if not_worse(e, least))

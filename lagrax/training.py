@@ -118,7 +118,7 @@ def train(
     - `stop`: once set, by another thread, the run ends between two blocks as by Ctrl-C.
     """
     numbers = {"steps": steps, "block": block, "batch_size": batch_size, "patience": patience}
-    own = _checked(seeds, config, **numbers) | {"keep": keep}
+    own: dict[str, Any] = _checked(seeds, config, **numbers) | {"keep": keep}
     _check_keep(keep, patience, evaluate)
     data, test_data = _on_device(data), _on_device(test_data)
     _check_rows(data)
@@ -136,7 +136,7 @@ def train(
         clock = _Clock(seconds, checkpoint_seconds)
         with Progress(run.name, step, own["steps"], shown=progress) as bar:
             try:
-                while step < own["steps"] and not _lost_patience(run.records, keep, patience):
+                while step < own["steps"] and not _lost_patience(run.records, own):
                     length = min(own["block"], own["steps"] - step)
                     new, records = _block(job, state, data, test_data, step, length)
                     new = _with_best(new, records[-1], keep)
@@ -146,7 +146,7 @@ def train(
                     step, state, seconds = point
                     bar.update(step, _text(records[-1]["loss"]))
                     _stop_if_lost(records)
-                    last = step == own["steps"] or _lost_patience(run.records, keep, patience)
+                    last = step == own["steps"] or _lost_patience(run.records, own)
                     if last or clock.checkpoint_due():
                         run.save(step, state, seconds)
                     if stop is not None and stop.is_set():
@@ -319,10 +319,11 @@ def _with_best(state: _State, record: Record, keep: str | None) -> _State:
     return state._replace(best=best)
 
 
-def _lost_patience(records: Sequence[Record], keep: str | None, patience: int | None) -> bool:
+def _lost_patience(records: Sequence[Record], own: dict[str, Any]) -> bool:
     """Found from the records alone, so that a run stops at the same step however often it was
     continued."""
-    if keep is None or patience is None:
+    keep, patience = own["keep"], own["patience"]
+    if patience is None:
         return False
     values = np.array([record[keep] for record in records if keep in record], float)
     if len(values) <= patience:

@@ -252,6 +252,7 @@ def series(a=1.2, periods=12, samples=5):
     return ts, np.asarray(lagrax.systems.Population(a=a).solution(ts, y0=0.5))
 
 
+@pytest.mark.slow
 def test_a_learned_equation(lagrax_command, tmp_path):
     model = lagrax.Identifier(lagrax.holds(1.0, 1), "library", progress=False)
     model.fit(*series()).save(tmp_path / "mine/model")

@@ -156,6 +156,7 @@ def test_the_rest_of_the_page(fitted):
     assert "Learned period: 1" in fitting._told(more)
 
 
+@pytest.mark.slow
 def test_dates_inputs_and_several_columns(lagrax_command, tmp_path):
     first = datetime.date(2024, 1, 1)
     ts, x = population(14, 7)

@@ -93,6 +93,8 @@ def test_bad_candidates_are_named(unchecked):
     ts, ys = measured("one hold", 0)
     with pytest.raises(ValueError, match=r"0\.1 apart and Hold\(0\.2\)"):
         select_delays(ts, ys, [[Hold(0.2)]])
+    with pytest.raises(ValueError, match="2 windows to compare"):
+        select_delays(ts[:30], ys[0][:30], [[]])
     with pytest.raises(ValueError, match="no candidates"):
         select_delays(ts, ys, {})
     with pytest.raises(TypeError, match=r"'one' holds 1\.0"):

@@ -11,10 +11,10 @@ and its force is held until the next: u(t) = c(x(⌊t/τ⌋τ)), which is `lagra
 
 Both are designed for one τ and then used, unchanged, at others. Upright is stable as long as the
 multipliers of the knot map, which takes the state from one sample to the next, lie inside the unit
-circle. Where the largest leaves it the pendulum falls: the critical period, which simulations a
-little below and a little above confirm.
+circle. Where the largest leaves it is the critical period: simulations show that a nudged pendulum
+comes to rest a little below it, and a little above it does not.
 
-    python examples/control.py            a minute or two; writes control.png
+    python examples/control.py            about a minute; writes control.png
     python examples/control.py --quick    for a look: a short training
     python examples/control.py --out PATH
 """
@@ -232,21 +232,30 @@ class Run(NamedTuple):
         return np.stack([self.samples, ends], axis=1).ravel(), np.repeat(self.forces, 2)
 
 
-def simulate(controller, start, tau: float = TAU) -> Run:
+SHOWN = diffrax.SaveAt(ts=np.linspace(0.0, LONG, 1001))
+
+
+@eqx.filter_jit
+def follow(controller, start, tau):
+    # Compiled once for all periods from the first on, of which the span holds the most.
     sol = lagrax.solve(
         Loop(controller),
         0.0,
         LONG,
-        jnp.asarray(start, float),
-        delays=[lagrax.Hold(jnp.asarray(tau, float))],
+        start,
+        delays=[lagrax.Hold(tau)],
         steps=8,
-        intervals=round(LONG / PERIODS[0]),  # one program for all periods from the first on
-        saveat=diffrax.SaveAt(ts=np.linspace(0.0, LONG, 1001)),
+        intervals=round(LONG / PERIODS[0]),
+        saveat=SHOWN,
     )
-    samples = np.asarray(sol.knots.ts)
-    there = samples < LONG  # not the end, nor what is left of the intervals
-    forces = jax.vmap(controller)(sol.knots.ys[there])
-    return Run(*map(np.asarray, (sol.ts, sol.ys, samples[there], forces)))
+    return sol.ts, sol.ys, sol.knots.ts, jax.vmap(controller)(sol.knots.ys)
+
+
+def simulate(controller, start, tau: float = TAU) -> Run:
+    found = follow(controller, jnp.asarray(start, float), jnp.asarray(tau, float))
+    ts, xs, samples, forces = map(np.asarray, found)
+    there = samples < LONG  # the intervals that were not needed lie at the end
+    return Run(ts, xs, samples[there], forces[there])
 
 
 # --- what is shown --------------------------------------------------------------------------------
@@ -288,10 +297,10 @@ def table(results: list[Result]) -> list[list[str]]:
     swings = [f"swing at {factor:g} of it" for factor in AROUND]
     rows = [["controller", "cost", "caught", "critical period", *swings]]
     for r in results:
-        mean, share = r.costs[both].mean(), 100 * r.caught.mean()
+        cost = f"{r.costs[both].mean():.3f}" if both.any() else "none"
         swings = [f"{swing(run):.2g} rad" for run in r.around] or ["none"] * len(AROUND)
         critical = f"{r.critical:.4f} s" if np.isfinite(r.critical) else "none"
-        rows.append([r.name, f"{mean:.3f}", f"{share:.1f} %", critical, *swings])
+        rows.append([r.name, cost, f"{100 * r.caught.mean():.1f} %", critical, *swings])
     return rows
 
 
@@ -333,8 +342,20 @@ def picture(results: list[Result]) -> Figure:
         "control",
         "A pendulum on a cart under a digital controller, and how slowly it may sample.",
         [
-            Panel(angles, f"τ = {TAU:g} s, from {START[2]:g} rad", "time in s", "angle in rad"),
-            Panel([*bounds, *forces], "the force, held between samples", "time in s", "force in N"),
+            Panel(
+                angles,
+                f"caught from {START[2]:g} rad, τ = {TAU:g} s",
+                "time in s",
+                "angle in rad",
+                xlim=(0.0, HORIZON),
+            ),
+            Panel(
+                [*bounds, *forces],
+                "the force, held between samples",
+                "time in s",
+                "force in N",
+                xlim=(0.0, HORIZON),
+            ),
             Panel(
                 sizes,
                 "upright is stable below 1",
@@ -342,7 +363,7 @@ def picture(results: list[Result]) -> Figure:
                 "largest multiplier",
                 ylim=(0.7, 1.3),
             ),
-            Panel(ends, where, "time in s", "angle in rad"),
+            Panel(ends, where, "time in s", "angle in rad", xlim=(0.0, LONG / 2)),
         ],
         columns=2,
     )

@@ -20,8 +20,8 @@ repeated here:
 - learning rates of 0.01 (held-out windows are best at the first look) and 0.002 (no better, slow);
 - `field="library"`, a polynomial to be read: hardly better than persistence with two holds. Where
   samples lie on the knots alone, the straight line between two of them has x' = 2 (x(t) − x(⌊t⌋))
-  on average, whatever the data, and the regression finds that. `select_delays` rests on the same
-  regression; it says two holds, and was not followed. Both are for several samples an interval.
+  on average, whatever the data, and the regression finds that. So libraries and `select_delays`
+  ask for several samples between knots, and refuse these.
 
 The training's length, batches and rate were then settled by the time that it takes. By then one
 short run had shown errors of the test years: those of the AR model and of hardly trained networks.
@@ -142,7 +142,7 @@ def follow(model: lagrax.Identifier, series: Series, origins: np.ndarray) -> np.
             float(AHEAD),
             measured if model.delays_ else past[-1:],
             delays=model.delays_,
-            steps=4 if model.delays_ else 4 * AHEAD,
+            steps=model.steps_ if model.delays_ else 4 * AHEAD,
             saveat=diffrax.SaveAt(ts=HORIZONS.astype(float)),
         ).ys[:, 0]
 

@@ -1,19 +1,29 @@
 """`python -m lagrax` and the command `lagrax`."""
 
+import os
 import sys
+
+STOPPED = 130
 
 
 def main() -> int:
     try:
         from .cli import run
     except KeyboardInterrupt:
-        return 130
+        return STOPPED
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("lagrax"):
             raise
         print(f'The command needs {error.name}: pip install "lagrax[cli]"', file=sys.stderr)
         return 2
-    return run(sys.argv[1:])
+    code = run(sys.argv[1:])
+    if code == STOPPED:
+        # Ctrl-C may have left XLA in the middle of a computation, which crashes where Python tidies
+        # up behind it. All files are closed.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
 
 
 if __name__ == "__main__":

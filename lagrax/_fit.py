@@ -191,16 +191,16 @@ def _candidates(request: Request, table: Table) -> dict[str, list[Delay]]:
     learned = lambda tau, many: _to_learn(table, tau, many) if request.learn_tau else tau
     factors = () if request.learn_tau else (0.5, 2.0)
     longest = float(table.ts[-1] - table.ts[0]) / 2
-    least = LEAST_SAMPLES * gap_of(table)
-    around = lambda tau: [f * tau for f in factors if least <= f * tau <= longest]
+    gap = gap_of(table)
+    around = lambda tau, least: [f * tau for f in factors if least <= f * tau <= longest]
     if request.hold is not None:
         for many in range(1, (request.lags or 2) + 1):
             name = f"{many} hold{'s' * (many > 1)} of {request.hold:g}"
             found[name] = [*holds(learned(request.hold, many), many)]
-        for tau in around(request.hold):
+        for tau in around(request.hold, LEAST_SAMPLES * gap):
             found[f"1 hold of {tau:g}"] = [Hold(tau)]
     if request.lag is not None:
-        for tau in around(request.lag):
+        for tau in around(request.lag, gap):
             found[f"a lag of {tau:g}"] = [Lag(tau)]
     # What acts after the period of a hold may act after a lag of it.
     for tau in (request.lag, request.hold):

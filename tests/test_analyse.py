@@ -283,7 +283,7 @@ def test_a_learned_equation(lagrax_command, tmp_path):
 )
 def test_equations_without_a_map(delays, inputs, why):
     model = lagrax.Identifier(delays)
-    model.delays_, model._setting = delays, SimpleNamespace(inputs=inputs)
+    model.delays_, model.series_ = delays, [SimpleNamespace(us=np.zeros((5, int(inputs))))]
     assert why in why_no_map(model)
     with pytest.raises(ValueError, match=why):
         learned_map(model)
@@ -291,7 +291,7 @@ def test_equations_without_a_map(delays, inputs, why):
 
 def test_a_learned_equation_without_a_map(lagrax_command, tmp_path, monkeypatch):
     model = lagrax.Identifier()
-    model.delays_, model._setting = [], SimpleNamespace(inputs=False)
+    model.delays_, model.series_ = [], [SimpleNamespace(us=np.zeros((5, 0)))]
     monkeypatch.setattr(lagrax.Identifier, "load", lambda folder: model)
     (tmp_path / "plain").mkdir()
     code, _, err = lagrax_command("analyse", "plain")

@@ -6,6 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import control as control_theory
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -13,7 +16,7 @@ import lagrax
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 # Those that take minutes have a short form.
-SHORT = {"sunspots": ["--quick"]}
+SHORT = {"control": ["--quick"], "sunspots": ["--quick"]}
 
 
 def png_size(path: Path) -> tuple[int, int]:
@@ -43,7 +46,11 @@ def test_there_are_examples():
     assert EXAMPLES
 
 
-@pytest.mark.parametrize("script", EXAMPLES, ids=lambda p: p.stem)
+# Sunspots take long even in their short form.
+RUNS = [pytest.param(p, marks=[pytest.mark.slow] * (p.stem == "sunspots")) for p in EXAMPLES]
+
+
+@pytest.mark.parametrize("script", RUNS, ids=lambda p: p.stem)
 def test_example_draws_its_picture(script, tmp_path):
     done = run(script, *SHORT.get(script.stem, []), folder=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -147,6 +154,7 @@ def test_sunspots_follows_an_equation_that_is_known(sunspots):
 
     class Known:
         delays_ = lagrax.holds(1.0, 2)
+        steps_ = 4
         equation_ = staticmethod(lambda t, y, args, *, history: history[1] - history[0])
 
     series = sunspots.load()
@@ -161,4 +169,106 @@ def test_sunspots_without_statsmodels_says_what_to_install(sunspots, monkeypatch
     monkeypatch.setitem(sys.modules, "statsmodels.datasets", None)
     monkeypatch.setattr(sys, "argv", ["sunspots.py", "--quick"])
     assert sunspots.main() == 1
+    assert 'pip install "lagrax[examples]"' in capsys.readouterr().err
+
+
+# --- control --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def balance(load_script):
+    return load_script(next(p for p in EXAMPLES if p.stem == "control"))
+
+
+def closed_loop(balance, gain, tau):
+    """The multipliers by python-control, in NumPy's order."""
+    A, B = linearised_by_hand(balance)
+    plant = control_theory.ss(A, B, np.eye(4), np.zeros((4, 1)))
+    sampled = control_theory.c2d(plant, tau, "zoh")
+    return np.sort_complex(np.linalg.eigvals(sampled.A - sampled.B @ np.atleast_2d(gain)))
+
+
+def linearised_by_hand(balance):
+    M, m, length, g = balance.CART, balance.BOB, balance.LENGTH, balance.GRAVITY
+    A = np.zeros((4, 4))
+    A[0, 1] = A[2, 3] = 1.0
+    A[1, 2], A[3, 2] = -m * g / M, (M + m) * g / (M * length)
+    return A, np.array([[0.0], [1 / M], [0.0], [-1 / (M * length)]])
+
+
+def test_control_multipliers_are_those_of_the_sampled_plant(balance):
+    controller = balance.lqr()
+    for tau in (0.05, 0.1, 0.14, 0.2):
+        found = np.sort_complex(balance.upright(controller, tau).multipliers)
+        np.testing.assert_allclose(found, closed_loop(balance, controller.gain, tau), atol=2e-5)
+
+
+def test_control_multipliers_to_the_last_digits(balance, x64):
+    controller, tau = balance.lqr(), 0.14
+    found = np.sort_complex(balance.upright(controller, tau).multipliers)
+    np.testing.assert_allclose(found, closed_loop(balance, controller.gain, tau), atol=1e-9)
+
+
+def test_control_gain_is_the_regulator_of_the_same_cost(balance, x64):
+    """Against python-control, with the cost between samples summed over a fine grid."""
+    A, B = linearised_by_hand(balance)
+    plant = control_theory.ss(A, B, np.eye(4), np.zeros((4, 1)))
+    sampled, fine = (control_theory.c2d(plant, balance.TAU / n, "zoh") for n in (1, 2000))
+    state, summed = np.eye(5), np.zeros((5, 5))
+    step = np.block([[fine.A, fine.B], [np.zeros((1, 4)), np.eye(1)]])
+    price = np.diag([*balance.STATE_COST, balance.FORCE_COST]) * balance.TAU / 2000
+    for _ in range(2000):  # by the trapezoidal rule
+        after = step @ state
+        summed += (state.T @ price @ state + after.T @ price @ after) / 2
+        state = after
+    Q, S, R = summed[:4, :4], summed[:4, 4:], summed[4:, 4:]
+    gain, _, _ = control_theory.dlqr(sampled.A, sampled.B, Q, R, S)
+    np.testing.assert_allclose(balance.lqr().gain, gain[0], rtol=1e-6)
+
+
+def test_control_is_lost_above_the_critical_period(balance):
+    controller = balance.lqr()
+    critical = balance.critical_period(controller)
+    below, above = (closed_loop(balance, controller.gain, f * critical) for f in (0.999, 1.001))
+    assert np.abs(below).max() < 1 < np.abs(above).max()
+    assert balance.swing(balance.simulate(controller, balance.NUDGE, 0.9 * critical)) < 1e-5
+    assert balance.swing(balance.simulate(controller, balance.NUDGE, 1.1 * critical)) > 0.05
+
+
+def test_control_force_is_a_staircase_within_the_limit(balance):
+    tau = 0.1
+    run = balance.simulate(balance.lqr(), balance.START, tau)
+    np.testing.assert_allclose(run.samples, tau * np.arange(len(run.samples)), atol=1e-4)
+    assert len(run.samples) == round(balance.LONG / tau)
+    times, forces = run.staircase
+    assert np.all(np.diff(times) >= 0)
+    assert times[-1] == balance.LONG
+    assert np.abs(forces).max() == balance.LIMIT
+    np.testing.assert_array_equal(forces[0::2], forces[1::2])
+
+
+def test_control_network_is_odd_so_that_upright_is_an_equilibrium(balance):
+    network = balance.Network(jax.random.key(0))
+    x = jnp.array([0.1, -0.2, 0.3, 0.4])
+    np.testing.assert_array_equal(network(x), -network(-x))
+    np.testing.assert_array_equal(balance.plant(jnp.zeros(4), network(jnp.zeros(4))), 0.0)
+    np.testing.assert_allclose(balance.upright(network, 0.05).points, 0.0, atol=1e-6)
+
+
+def test_control_without_a_critical_period_says_so(balance, tmp_path):
+    stable = balance.lqr()
+    unstable = balance.Linear(-stable.gain)
+    for controller in (stable, unstable):
+        assert np.isnan(balance.critical_period(controller, balance.PERIODS[:2]))
+    starts = balance.draw_starts(jax.random.key(0), 2)
+    results = [balance.examine(name, unstable, starts) for name in ("network", "LQR")]
+    rows = balance.table(results)[1:]
+    assert [row[1:] for row in rows] == [["none", "0.0 %", "none", "none", "none"]] * 2
+    balance.draw(balance.picture(results), tmp_path / "control.png")
+
+
+def test_control_without_optax_says_what_to_install(balance, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "optax", None)
+    monkeypatch.setattr(sys, "argv", ["control.py", "--quick"])
+    assert balance.main() == 1
     assert 'pip install "lagrax[examples]"' in capsys.readouterr().err

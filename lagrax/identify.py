@@ -11,6 +11,7 @@ model.forecast(later)  # the series continued, with a band
 import functools
 import inspect
 import json
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -192,7 +193,7 @@ class Identifier:
             check_sampling(trajectories, delays)
         if periods_to_learn(delays):
             task = make_task(trajectories, [delays], 2, min(self.window or 16, 16))
-            found, self.scans_ = find_periods(task, delays)
+            found, self.scans_ = find_periods(task, delays, progress=self.progress)
         window = self.window or _default_window(trajectories, found)
         learning, testing = _divided(trajectories, window, found, self.validation)
         self._settle(found, window)
@@ -219,8 +220,11 @@ class Identifier:
             pass
         elif not taus:
             self._origin = float(first)
-        elif isinstance(taus[0], (int, float)) and all(tau == taus[0] for tau in taus):
-            self._origin = float(np.floor(first / taus[0] + 1e-9) * taus[0])
+        elif not any(tau is None or isinstance(tau, Learn) for tau in taus):
+            numbers = {float(tau) for tau in taus}  # pyright: ignore[reportArgumentType]
+            if len(numbers) == 1:
+                (tau,) = numbers
+                self._origin = float(np.floor(first / tau + 1e-9) * tau)
         _check_precision(trajectories, self._origin)
         self.series_ = trajectories
         self._shifted = [t._replace(ts=t.ts - self._origin) for t in trajectories]
@@ -393,7 +397,14 @@ class Identifier:
             )
         )
         members = [_member(self._members, i) for i in range(self._number)]
-        return np.stack([np.asarray(run(member)) for member in members])
+        found = np.stack([np.asarray(run(member)) for member in members])
+        if not np.all(np.isfinite(found)):
+            warnings.warn(
+                "The learned equation does not stay finite there; values behind are NaN. It was "
+                "learned near the measured states, and may run away from others.",
+                stacklevel=3,
+            )
+        return found
 
     def _steps_for(self, ts: np.ndarray) -> int:
         """Without delays one interval is all of the span."""
@@ -444,7 +455,9 @@ class Identifier:
     def _first_start(self, trajectory: Trajectory) -> int:
         """The first sample whose past is known, if that leaves half of the series."""
         ts = trajectory.ts
-        first = int(np.searchsorted(ts, ts[0] + reach_of(self.delays_)))
+        reach = reach_of([d for d in self.delays_ if d.tau is not None])
+        known = max(ts[0] + reach, _first_instant(self.delays_))
+        first = int(np.searchsorted(ts, known))
         return first if 2 * first < len(ts) else 0
 
     def score(
@@ -519,6 +532,12 @@ class Identifier:
         your own has its arrays saved; give it to `load` again."""
         self._check_fitted()
         folder = Path(folder)
+        name = type(self.solver).__name__
+        if not eqx.tree_equal(getattr(diffrax, name, lambda: None)(), self.solver):
+            raise IdentifyError(
+                f"The solver {self.solver!r} is kept by its name alone, and {name}() of diffrax is "
+                "another: fit with one of diffrax's as it is."
+            )
         arrays = {
             "members": self._members,
             "series": [t._asdict() for t in self.series_],
@@ -626,7 +645,8 @@ class _HeldOut(eqx.Module):
 
 @functools.cache
 def _optimiser(learning_rate: float, iterations: int) -> Any:
-    """Adam with a rate that decays to a hundredth. Windows that run away are passed over."""
+    """Adam with a rate that decays to a hundredth. A step in which a window runs away is passed
+    over."""
     optax = load("optax")
     schedule = optax.cosine_decay_schedule(learning_rate, iterations, 0.01)
     clipped = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(schedule))
@@ -734,6 +754,7 @@ def _divided(
     step = max(1, window // 4)
     total = sum(max(len(t.ts) - 1 - window, 0) // step + 1 for t in trajectories)
     windows = cut(trajectories, window, reach_of(delays), step * -(-total // MOST_WINDOWS))
+    windows = [w for w in windows if _has_instants(trajectories[w.trajectory], w.first, delays)]
     ends = [(1 - share) * (len(t.ts) - 1) for t in trajectories]
     learning = [w for w in windows if w.last <= ends[w.trajectory]]
     testing = [w for w in windows if w.first >= ends[w.trajectory]]
@@ -753,6 +774,20 @@ def _divided(
     alone = {w.trajectory for w in [*learning, *testing]}
     learning += [w for w in windows if w.trajectory not in alone]
     return learning, testing[:: -(-len(testing) // 256)]
+
+
+def _has_instants(trajectory: Trajectory, first: int, delays: Sequence[Delay]) -> bool:
+    """Whether a start is the series' own, or behind the first instants of all holds: before these
+    an equation holds the state that it starts from."""
+    return first == 0 or float(trajectory.ts[first]) >= _first_instant(delays)
+
+
+def _first_instant(delays: Sequence[Delay]) -> float:
+    needed = [-np.inf]
+    for delay in delays:
+        if isinstance(delay, Hold) and delay.times is not None and delay.lag < len(delay.times):
+            needed.append(float(delay.times[delay.lag]))
+    return max(needed)
 
 
 def _spread(values: np.ndarray) -> np.ndarray:

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ._delays import Delay, Hold, Lag, describe, periods_to_learn, with_periods
+from ._progress import Progress
 from ._regression import (
     Library,
     held_out,
@@ -276,7 +277,9 @@ class Scan(NamedTuple):
     errors: Float[np.ndarray, " tried"]
 
 
-def find_periods(task: Task, delays: Sequence[Delay]) -> tuple[list[Delay], list[Scan]]:
+def find_periods(
+    task: Task, delays: Sequence[Delay], *, progress: bool = False
+) -> tuple[list[Delay], list[Scan]]:
     """The delays with the best period for each `Learn`, and the scans that found it.
 
     Along a period the error has a narrow valley at the right one and kinks wherever a sample passes
@@ -292,7 +295,7 @@ def find_periods(task: Task, delays: Sequence[Delay]) -> tuple[list[Delay], list
             held = any(isinstance(d, Hold) and d.tau is learn for d in delays)
             low = max(learn.low, LEAST_SAMPLES * task.gap) if held else learn.low
             low = min(low, 0.999 * learn.high)
-            periods[i], scans[i] = _scanned(errors, low, learn.high, _longest(task))
+            periods[i], scans[i] = _scanned(errors, low, learn.high, _longest(task), progress)
     return with_periods(delays, periods), scans
 
 
@@ -302,12 +305,16 @@ def _longest(task: Task) -> float:
 
 
 def _scanned(
-    errors: Callable[[float], Errors], low: float, high: float, longest: float
+    errors: Callable[[float], Errors], low: float, high: float, longest: float, progress: bool
 ) -> tuple[float, Scan]:
     # Half an interval at the far end is where the valley ends: a tenth of one finds it.
     count = np.log(high / low) * longest / (0.1 * np.sqrt(low * high))
     grid = np.geomspace(low, high, int(np.clip(count, 100, MOST_PERIODS)))
-    found = [errors(tau) for tau in grid]
+    found = []
+    with Progress("periods", 0, len(grid), shown=progress) as bar:
+        for number, tau in enumerate(grid, 1):
+            found.append(errors(tau))
+            bar.update(number, f"error {np.sqrt(found[-1].mean()):.3g}")
     means = np.array([e.mean() for e in found])
     padded = np.concatenate([[np.inf], means, [np.inf]])
     valleys = np.flatnonzero((means <= padded[:-2]) & (means <= padded[2:]))

@@ -59,6 +59,7 @@ def test_population_over_a(lagrax_command, tmp_path):
         assert (tmp_path / "found" / name).stat().st_size > 0
 
 
+@pytest.mark.slow
 def test_the_files_of_a_diagram(lagrax_command, tmp_path):
     line = "analyse population --param a 1.5 3.5 --values 20 --keep 64 --skip 200 --out found"
     code, out, err = lagrax_command(*line.split())
@@ -79,6 +80,7 @@ def test_the_files_of_a_diagram(lagrax_command, tmp_path):
     assert len(figure.panels) == 2
 
 
+@pytest.mark.slow
 def test_chaos_is_named(lagrax_command):
     code, out, _ = lagrax_command("analyse", "population", "--a", "3.0")
     assert code == 0
@@ -110,6 +112,7 @@ def test_a_linear_equation_over_one_parameter(lagrax_command, tmp_path):
     np.testing.assert_allclose(np.exp(table[:, 1]), table[:, 2], rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_linear_equation_that_grows_everywhere(lagrax_command):
     code, out, _ = lagrax_command(
         *[

@@ -226,6 +226,7 @@ def test_control_gain_is_the_regulator_of_the_same_cost(balance, x64):
     np.testing.assert_allclose(balance.lqr().gain, gain[0], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_control_is_lost_above_the_critical_period(balance):
     controller = balance.lqr()
     critical = balance.critical_period(controller)
@@ -235,6 +236,7 @@ def test_control_is_lost_above_the_critical_period(balance):
     assert balance.swing(balance.simulate(controller, balance.NUDGE, 1.1 * critical)) > 0.05
 
 
+@pytest.mark.slow
 def test_control_force_is_a_staircase_within_the_limit(balance):
     tau = 0.1
     run = balance.simulate(balance.lqr(), balance.START, tau)
@@ -255,6 +257,7 @@ def test_control_network_is_odd_so_that_upright_is_an_equilibrium(balance):
     np.testing.assert_allclose(balance.upright(network, 0.05).points, 0.0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_control_without_a_critical_period_says_so(balance, tmp_path):
     stable = balance.lqr()
     unstable = balance.Linear(-stable.gain)

@@ -115,6 +115,7 @@ def test_the_page_has_all_parts(fitted):
     assert "where the series could rest" in page
 
 
+@pytest.mark.slow
 def test_the_model_comes_back(fitted, lagrax_command):
     folder, found, _ = fitted
     again = lagrax.Identifier.load(folder / "model")
@@ -310,6 +311,7 @@ def test_a_failed_fit_is_told(lagrax_command, tmp_path, monkeypatch):
     assert [p.name for p in tmp_path.iterdir()] == ["x.csv"]
 
 
+@pytest.mark.slow
 def test_interrupted_it_leaves_nothing(tmp_path):
     write_csv(tmp_path / "x.csv", ["t", "x"], *population(40))
     command = [sys.executable, "-m", "lagrax", "fit", "x.csv", "--iterations", "1000000"]

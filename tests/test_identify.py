@@ -12,6 +12,7 @@ import pytest
 
 import lagrax
 from lagrax import Hold, Identifier, IdentifyError, Lag, Learn, holds
+from lagrax._delays import describe
 from lagrax._equations import Equation, Polynomial, Setting, follow, make_rows
 from lagrax._series import Window, as_trajectories
 
@@ -65,7 +66,7 @@ def terms(model, state=0):
 # --- the library ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("degree", [2, 3])
+@pytest.mark.parametrize("degree", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_the_library_finds_the_population_equation(degree):
     model = Identifier([Hold(1.0)], "library", degree=degree).fit(*of_population())
     found = terms(model)
@@ -75,6 +76,7 @@ def test_the_library_finds_the_population_equation(degree):
     assert model.equations() == ["x′ = 2.6 x − 2.6 x x(⌊t⌋)"]
 
 
+@pytest.mark.slow
 def test_the_library_stands_noise():
     model = Identifier([Hold(1.0)], "library").fit(*of_population(noise=0.02))
     found = terms(model)
@@ -82,6 +84,7 @@ def test_the_library_stands_noise():
     assert found[1, 1] == pytest.approx(-2.6, rel=0.02)
 
 
+@pytest.mark.slow
 def test_the_library_finds_both_equations_of_a_planar_system():
     def van_der_pol(t, y, args):
         return jnp.stack([y[1], (1 - y[0] ** 2) * y[1] - y[0]])
@@ -106,6 +109,7 @@ def test_the_library_finds_a_lag():
     assert "x(t−1)" in model.equations()[0]
 
 
+@pytest.mark.slow
 def test_inputs_are_held_between_samples():
     """x' = -0.8 x + u with u a staircase, by its closed form."""
     rng = np.random.default_rng(0)
@@ -126,6 +130,7 @@ def test_inputs_are_held_between_samples():
     )
 
 
+@pytest.mark.slow
 def test_irregular_times_and_missing_values():
     rng = np.random.default_rng(1)
     ts, ys = of_population(ts=np.sort(np.append(rng.uniform(0, 20, 399), 0.0)))
@@ -146,6 +151,7 @@ def test_held_at_given_instants():
     assert found[1, 1] == pytest.approx(-2.6, rel=0.02)
 
 
+@pytest.mark.slow
 def test_trajectories_of_different_lengths():
     runs = [of_population(span=span, x0=x0) for span, x0 in ((3, 0.3), (4, 0.7), (6, 1.2))]
     ts, ys = [list(part) for part in zip(*runs, strict=True)]
@@ -170,7 +176,7 @@ def test_one_row_of_times_serves_all_trajectories():
     ("start", "noise", "within"),
     [
         (0.7, 0.02, 0.05),
-        (1.4, 0.0, 0.01),
+        pytest.param(1.4, 0.0, 0.01, marks=pytest.mark.slow),
         pytest.param(0.7, 0.0, 0.01, marks=pytest.mark.slow),
         pytest.param(1.4, 0.02, 0.05, marks=pytest.mark.slow),
     ],
@@ -254,6 +260,7 @@ def test_a_network_learns(network):
     assert network.equations() == ["x′ = f(x, x(⌊t⌋))"]
 
 
+@pytest.mark.slow
 def test_a_field_of_ones_own_is_trained_and_kept(tmp_path):
     model = Identifier([Hold(1.0)], Growth(jnp.array(1.5)), **QUICK).fit(*of_population())
     assert float(model.equation_.a) == pytest.approx(2.6, rel=1e-4)
@@ -321,6 +328,7 @@ def test_large_times_keep_their_digits():
     np.testing.assert_allclose(first, other.mean, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_predictions_know_nothing_of_what_comes_later():
     """With knots between samples, where the past has to be extrapolated."""
     ts, ys = of_population()
@@ -410,6 +418,8 @@ def test_a_network_is_kept(network, tmp_path):
     later = np.array([20.5, 21.0])
     for kept, again in zip(network.forecast(later), loaded.forecast(later), strict=True):
         np.testing.assert_array_equal(kept, again)
+    assert describe(loaded.delays) == describe(network.delays)
+    assert type(loaded.solver) is type(network.solver)
     assert loaded.get_params() | {"delays": 0, "solver": 0} == network.get_params() | {
         "delays": 0,
         "solver": 0,
@@ -421,6 +431,7 @@ def test_a_network_is_kept(network, tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_a_library_with_a_learned_period_is_kept(tmp_path):
     model = Identifier(holds(Learn(0.95, 0.9, 1.1), 2), "library", ensemble=2)
     model.fit(*of_population(span=10)).save(tmp_path)

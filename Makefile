@@ -15,7 +15,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
-PYTEST := $(BIN)/python -m pytest -n $(JOBS) --cov
+# By files: tests of one file share compiled programs.
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --cov
 
 BENCH := .venv-bench
 BENCH_READY := $(BENCH)/.ready

@@ -117,8 +117,9 @@ def train(
     - `tensorboard`: whether to write event files, too.
     - `stop`: once set, by another thread, the run ends between two blocks as by Ctrl-C.
     """
-    numbers = {"steps": steps, "block": block, "batch_size": batch_size, "patience": patience}
-    own: dict[str, Any] = _checked(seeds, config, **numbers) | {"keep": keep}
+    numbers: dict[str, Any] = {"steps": steps, "block": block, "batch_size": batch_size}
+    own = _checked(seeds, config, **numbers | ({"patience": patience} if keep else {}))
+    own |= {"keep": keep} if keep else {}
     _check_keep(keep, patience, evaluate)
     data, test_data = _on_device(data), _on_device(test_data)
     _check_rows(data)
@@ -322,7 +323,7 @@ def _with_best(state: _State, record: Record, keep: str | None) -> _State:
 def _lost_patience(records: Sequence[Record], own: dict[str, Any]) -> bool:
     """Found from the records alone, so that a run stops at the same step however often it was
     continued."""
-    keep, patience = own["keep"], own["patience"]
+    keep, patience = own.get("keep"), own.get("patience")
     if patience is None:
         return False
     values = np.array([record[keep] for record in records if keep in record], float)

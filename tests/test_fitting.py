@@ -246,7 +246,7 @@ def test_select_takes_what_is_needed(lagrax_command, tmp_path):
     assert code == 0, err
     assert "1 hold of 1 " in out
     assert "<- chosen" in out
-    assert "Comparing 6 candidates" in err
+    assert "Comparing 5 candidates" in err
     answer = json.loads((tmp_path / "fit-x/summary.json").read_text())
     assert answer["delays"] == [{"kind": "hold", "tau": 1.0, "lag": 0}]
     assert [c["chosen"] for c in answer["selection"]].count(True) == 1

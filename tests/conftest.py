@@ -61,3 +61,18 @@ def unchecked():
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture
+def lagrax_command(capsys, monkeypatch, tmp_path):
+    """Runs a command line in an empty folder: exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    from lagrax import cli  # not before the import hook is set
+
+    def run(*arguments):
+        code = cli.run(list(arguments))
+        output = capsys.readouterr()
+        return code, output.out, output.err
+
+    return run

@@ -8,22 +8,9 @@ import numpy as np
 import pytest
 
 import lagrax
-from lagrax import _answers, _longrun, analysing, cli
+from lagrax import _answers, _longrun, analysing
 from lagrax._longrun import learned_map, why_no_map
 from lagrax.figures import from_json
-
-
-@pytest.fixture
-def lagrax_command(capsys, monkeypatch, tmp_path):
-    """Runs a command line in an empty folder: exit code, stdout, stderr."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments):
-        code = cli.run(list(arguments))
-        output = capsys.readouterr()
-        return code, output.out, output.err
-
-    return run
 
 
 def read_csv(path):

@@ -20,19 +20,6 @@ from lagrax.paper import read_result
 COMMAND = [sys.executable, "-m", "lagrax"]
 
 
-@pytest.fixture
-def lagrax_command(capsys, monkeypatch, tmp_path):
-    """Runs a command line in an empty folder: exit code, stdout, stderr."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments):
-        code = cli.run(list(arguments))
-        output = capsys.readouterr()
-        return code, output.out, output.err
-
-    return run
-
-
 def test_version_agrees_with_the_package(lagrax_command):
     assert lagrax_command("--version") == (0, f"lagrax {lagrax.__version__}\n", "")
 

@@ -16,7 +16,7 @@ import lagrax
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 # Those that take minutes have a short form.
-SHORT = {"control": ["--quick"], "sunspots": ["--quick"]}
+SHORT = {"pendulum": ["--quick"], "sunspots": ["--quick"]}
 
 
 def png_size(path: Path) -> tuple[int, int]:
@@ -177,7 +177,7 @@ def test_sunspots_without_statsmodels_says_what_to_install(sunspots, monkeypatch
 
 @pytest.fixture
 def balance(load_script):
-    return load_script(next(p for p in EXAMPLES if p.stem == "control"))
+    return load_script(next(p for p in EXAMPLES if p.stem == "pendulum"))
 
 
 def closed_loop(balance, gain, tau):
@@ -267,11 +267,11 @@ def test_control_without_a_critical_period_says_so(balance, tmp_path):
     results = [balance.examine(name, unstable, starts) for name in ("network", "LQR")]
     rows = balance.table(results)[1:]
     assert [row[1:] for row in rows] == [["none", "0.0 %", "none", "none", "none"]] * 2
-    balance.draw(balance.picture(results), tmp_path / "control.png")
+    balance.draw(balance.picture(results), tmp_path / "pendulum.png")
 
 
 def test_control_without_optax_says_what_to_install(balance, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "optax", None)
-    monkeypatch.setattr(sys, "argv", ["control.py", "--quick"])
+    monkeypatch.setattr(sys, "argv", ["pendulum.py", "--quick"])
     assert balance.main() == 1
     assert 'pip install "lagrax[examples]"' in capsys.readouterr().err

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import lagrax
-from lagrax import _fit, _fit_report, cli, fitting
+from lagrax import _fit, _fit_report, fitting
 from lagrax._delays import Hold, Lag, Learn, holds
 from lagrax._table import read_table
 from lagrax.selection import Candidate, Scan, Selection
@@ -38,19 +38,6 @@ def read_csv(path):
 def population(periods=12, samples=5, a=2.3):
     ts = np.linspace(0, periods, periods * samples + 1)
     return ts, np.asarray(lagrax.systems.Population(a=a).solution(ts, y0=0.3), float)
-
-
-@pytest.fixture
-def lagrax_command(capsys, monkeypatch, tmp_path):
-    """Runs a command line in an empty folder: exit code, stdout, stderr."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments):
-        code = cli.run(list(arguments))
-        output = capsys.readouterr()
-        return code, output.out, output.err
-
-    return run
 
 
 @pytest.fixture(scope="module")

@@ -14,9 +14,9 @@ multipliers of the knot map, which takes the state from one sample to the next, 
 circle. Where the largest leaves it is the critical period: simulations show that a nudged pendulum
 comes to rest a little below it, and a little above it does not.
 
-    python examples/control.py            about a minute; writes control.png
-    python examples/control.py --quick    for a look: a short training
-    python examples/control.py --out PATH
+    python examples/pendulum.py            about a minute; writes pendulum.png
+    python examples/pendulum.py --quick    for a look: a short training
+    python examples/pendulum.py --out PATH
 """
 
 import argparse
@@ -339,7 +339,7 @@ def picture(results: list[Result]) -> Figure:
     where = f"{below} below (solid) and {above} above the critical τ (dashed)"
     bounds = [Line([0.0, HORIZON], [y, y], "limits", "grey", True, 1.0) for y in (-LIMIT, LIMIT)]
     return Figure(
-        "control",
+        "pendulum",
         "A pendulum on a cart under a digital controller, and how slowly it may sample.",
         [
             Panel(
@@ -378,7 +378,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="a short training")
     parser.add_argument("--out", metavar="PATH", type=Path, help="where the picture goes")
     options = parser.parse_args()
-    path = options.out or Path("control.png")
+    path = options.out or Path("pendulum.png")
     starts = draw_starts(jax.random.key(1), 1000)  # none that the training has seen
     try:
         network = train(200 if options.quick else 2000)

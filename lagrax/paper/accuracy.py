@@ -104,8 +104,10 @@ def _accuracy_table(title: str, dataset: str, models: Sequence[str], cells: Cell
         lines, paper = cells.get((dataset, model), []), published(dataset, model)
         best, last = best_and_last(lines)
         difference = f"{best.mean - paper.mean:+.2f}".replace("-", "−") if lines else "–"
-        rows.append([model, str(best), str(last), str(paper), difference, _seeds(lines)])
-    columns = ["model", "best epoch", "last epoch", "paper", "best − paper", "seeds"]
+        fine = Spread.of([x.fine_accuracy for x in lines if x.fine_accuracy is not None])
+        rows.append([model, str(best), str(last), str(fine), str(paper), difference, _seeds(lines)])
+    columns = ["model", "best epoch", "last epoch", "last, fine steps", "paper", "best − paper"]
+    columns.append("seeds")
     return Table(columns, rows, title, _reached_note(dataset, models, cells))
 
 

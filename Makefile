@@ -4,6 +4,8 @@
 # make test      the tests, with coverage
 # make test-all  the tests, the slow ones included
 # make lint      style; make types: static types
+# make docs      the documentation, in site/; make tutorials: its notebooks, run anew
+# make package   the wheel and the sdist, in dist/, each tried in an empty environment
 # make clean     remove what these commands made, but for results and runs
 #
 # Needs Python 3.11 or later; name another interpreter with `make PYTHON=python3.12 test`.
@@ -22,7 +24,7 @@ BENCH := .venv-bench
 BENCH_READY := $(BENCH)/.ready
 QUESTIONS := population_step ndde_step throughput work_precision gradient_cost hold_split
 
-.PHONY: demo reproduce bench test test-all lint types clean
+.PHONY: demo reproduce bench test test-all lint types docs tutorials package clean
 .DEFAULT_GOAL := test
 
 demo: $(READY)
@@ -48,6 +50,18 @@ lint: $(READY)
 types: $(READY)
 	@PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
 
+docs: $(READY)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "The documentation is in site/: open site/index.html, or $(BIN)/python -m mkdocs serve"
+
+tutorials: $(READY)
+	@$(BIN)/jupyter nbconvert --to notebook --execute --inplace docs/tutorials/*.ipynb
+
+package: $(READY)
+	@rm -rf dist
+	@$(BIN)/python -m build --no-isolation > /dev/null
+	@$(BIN)/python tests/package.py dist
+
 $(READY): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit("lagrax needs Python 3.11 or later, and this is " + sys.version.split()[0] + ": name another with PYTHON=..." if sys.version_info < (3, 11) else 0)'
 	@echo "Installing lagrax and its pinned dependencies in $(VENV) (a few minutes the first time)"
@@ -65,5 +79,5 @@ $(BENCH_READY): pyproject.toml requirements.lock benchmarks/requirements.txt
 	@touch $@
 
 clean:
-	@rm -rf $(VENV) $(BENCH) build dist .coverage .coverage.* htmlcov .pytest_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) $(BENCH) build dist site .cache .coverage .coverage.* htmlcov .pytest_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from importlib import metadata
 
 STOPPED = 130
 
@@ -14,6 +15,9 @@ def main() -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("lagrax"):
             raise
+        if sys.argv[1:] == ["--version"]:
+            print(f"lagrax {metadata.version('lagrax')}")
+            return 0
         print(f'The command needs {error.name}: pip install "lagrax[cli]"', file=sys.stderr)
         return 2
     code = run(sys.argv[1:])

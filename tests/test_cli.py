@@ -66,8 +66,12 @@ def test_an_absent_extra_is_named(monkeypatch, capsys):
     monkeypatch.delitem(sys.modules, "typer")
     monkeypatch.setitem(sys.modules, "typer", None)
     monkeypatch.delitem(sys.modules, "lagrax.cli")
+    monkeypatch.setattr(sys, "argv", ["lagrax", "models"])
     assert __main__.main() == 2
     assert 'The command needs typer: pip install "lagrax[cli]"' in capsys.readouterr().err
+    monkeypatch.setattr(sys, "argv", ["lagrax", "--version"])
+    assert __main__.main() == 0
+    assert capsys.readouterr().out == f"lagrax {lagrax.__version__}\n"
 
 
 # --- simulate -------------------------------------------------------------------------------------

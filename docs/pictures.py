@@ -1,0 +1,115 @@
+"""Draws the pictures of the documentation that are not made elsewhere.
+
+python docs/pictures.py
+"""
+
+from pathlib import Path
+
+import diffrax
+import jax.numpy as jnp
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch
+
+import lagrax
+from lagrax.figures import COLOURS
+
+FOLDER = Path(__file__).parent / "images"
+
+
+def history() -> Figure:
+    """What the field is given by each delay, along one solution."""
+    ts = np.linspace(0, 6, 601)
+    delays = [lagrax.Hold(1.0), lagrax.Hold(1.0, lag=1), lagrax.Lag(1.0)]
+
+    def field(t, y, args, *, history):
+        return jnp.cos(2.2 * t) + 0.4 * (history[2] - history[0]) - 0.3 * y
+
+    sol = lagrax.solve(field, 0.0, 6.0, 0.6, delays=delays, saveat=diffrax.SaveAt(dense=True))
+
+    def state(t):
+        return np.asarray(sol.evaluate(jnp.maximum(t, 0.0)))
+
+    given = {
+        "Hold(1.0): z(⌊t⌋)": (state(np.floor(ts)), "blue"),
+        "Hold(1.0, lag=1): z(⌊t⌋ − 1)": (state(np.floor(ts) - 1), "orange"),
+        "Lag(1.0): z(t − 1)": (state(ts - 1), "green"),
+    }
+    figure = Figure(figsize=(9, 3.1), layout="constrained")
+    panels = figure.subplots(1, 3, sharey=True)
+    for axes, (title, (past, colour)) in zip(panels, given.items(), strict=True):
+        axes.plot(ts, state(ts), color="0.72", label="the state z(t)")
+        axes.plot(ts, past, color=COLOURS[colour])
+        axes.plot(sol.knots.ts, sol.knots.ys, ".", color="0.4", label="knots")
+        axes.set(title=title, xlabel="t", xticks=range(7))
+        axes.spines[["top", "right"]].set_visible(False)
+    handles = panels[0].get_legend_handles_labels()
+    figure.legend(*handles, frameon=False, loc="outside lower center", ncols=2)
+    return figure
+
+
+# The files a solve passes through, each with what it does there; and what each asks.
+FLOW = {
+    "_solve.py": (0, 0, "solve(): checks once,\nthen goes interval by interval"),
+    "_checks.py": (-1, 0, "what came, what was\nexpected, what to do"),
+    "_delays.py": (-1, 1, "Hold, Lag → the grid\nof breakpoints"),
+    "_saving.py": (1, 0, "SaveAt → which interval\nanswers which time"),
+    "_field.py": (-1, 2, "the user's field, and\nthe past it is given"),
+    "_gradients.py": (0, 1, "how the loop over intervals\nis differentiated"),
+    "_stepping.py": (0, 2, "one interval: diffrax's solver,\nor equal steps"),
+    "_solution.py": (1, 1, "Solution: knots, statistics,\nresult and its remedy"),
+}
+ASKS = [
+    ("_solve.py", "_checks.py"),
+    ("_solve.py", "_delays.py"),
+    ("_solve.py", "_saving.py"),
+    ("_solve.py", "_gradients.py"),
+    ("_solve.py", "_solution.py"),
+    ("_gradients.py", "_stepping.py"),
+    ("_stepping.py", "_field.py"),
+]
+
+
+def flow() -> Figure:
+    """How a solve flows through the files."""
+    figure = Figure(figsize=(9, 4.6))
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set(xlim=(-1.62, 1.62), ylim=(-2.42, 1.0))
+    axes.axis("off")
+    for caller, callee in ASKS:
+        (x0, y0, _), (x1, y1, _) = FLOW[caller], FLOW[callee]
+        (x0, y0), (x1, y1) = _edge(x0, -y0, x1 - x0, y0 - y1), _edge(x1, -y1, x0 - x1, y1 - y0)
+        arrow = {"arrowstyle": "-|>", "color": "0.45", "shrinkA": 0, "shrinkB": 0}
+        axes.annotate("", (x1, y1), (x0, y0), arrowprops=arrow)
+    for name, (x, y, what) in FLOW.items():
+        style = "round,pad=0,rounding_size=0.05"
+        colour = COLOURS["blue"] if x == 0 else "0.55"
+        box = FancyBboxPatch(
+            (x - WIDE, -y - HIGH), 2 * WIDE, 2 * HIGH, style, fc="white", ec=colour, lw=1.5
+        )
+        axes.add_patch(box)
+        axes.text(x, -y + 0.15, name, ha="center", va="center", weight="bold", color=colour)
+        axes.text(x, -y - 0.1, what, ha="center", va="center", fontsize=8.5, linespacing=1.3)
+    arrow = {"arrowstyle": "-|>", "color": COLOURS["orange"], "lw": 1.5}
+    axes.annotate("field, span, start, delays", (0, HIGH), (0, 0.85), arrowprops=arrow, ha="center")
+    return figure
+
+
+WIDE, HIGH = 0.43, 0.3
+
+
+def _edge(x: float, y: float, dx: float, dy: float) -> tuple[float, float]:
+    """Where the way from the middle of a box in that direction leaves it."""
+    scale = min(WIDE / abs(dx) if dx else np.inf, HIGH / abs(dy) if dy else np.inf)
+    return x + scale * dx, y + scale * dy
+
+
+def main() -> None:
+    for name, draw in (("history", history), ("flow", flow)):
+        path = FOLDER / f"{name}.png"
+        draw().savefig(path, dpi=130)
+        print(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,216 @@
+"""The documentation builds without a warning and without a network, and its links lead on."""
+
+import ast
+import functools
+import importlib
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = [
+    *ROOT.glob("*.md"),
+    *DOCS.rglob("*.md"),
+    *(ROOT / "results").rglob("*.md"),
+    *(ROOT / "benchmarks").rglob("*.md"),
+    *(ROOT / "examples").glob("*.md"),
+]
+
+
+# --- the built site -------------------------------------------------------------------------------
+
+
+class Links(HTMLParser):
+    """What a page loads, what it links to, and which anchors it has."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.loaded, self.linked, self.anchors = [], [], set()
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        found = dict(attrs)
+        self.anchors |= {found[name] for name in ("id", "name") if found.get(name)}
+        if tag == "a" and found.get("href"):
+            self.linked.append(found["href"])
+        elif tag == "link" and found.get("rel") != "canonical" and found.get("href"):
+            self.loaded.append(found["href"])
+        elif tag in ("script", "img", "iframe", "source", "video") and found.get("src"):
+            self.loaded.append(found["src"])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    # As where there is no network: every request would fail.
+    environment = {**os.environ, "https_proxy": "http://127.0.0.1:9", "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stderr, done.stderr
+    return folder
+
+
+@functools.cache
+def links_of(path: Path) -> Links:
+    return Links(path.read_text(encoding="utf-8"))
+
+
+def broken(page: Path, site: Path) -> list[str]:
+    """The links of a built page that lead to no file, or to no anchor in it."""
+    links, found = links_of(page), []
+    for target in (*links.linked, *links.loaded):
+        parts = urlsplit(target)
+        if parts.scheme or parts.netloc:
+            continue
+        to = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+        to = to / "index.html" if to.is_dir() else to
+        if not to.is_file() or not to.is_relative_to(site):
+            found.append(f"{page.relative_to(site)}: {target} is not there")
+            continue
+        anchored = parts.fragment and to.suffix == ".html"
+        if anchored and unquote(parts.fragment) not in links_of(to).anchors:
+            found.append(f"{page.relative_to(site)}: {target} has no such anchor")
+    return found
+
+
+def test_every_link_of_the_site_leads_somewhere(site):
+    pages = [p for p in site.rglob("*.html") if p.name != "404.html"]
+    assert len(pages) > 25
+    assert [sentence for page in pages for sentence in broken(page, site)] == []
+
+
+def test_a_broken_link_is_noticed(tmp_path):
+    page = tmp_path / "index.html"
+    page.write_text(
+        '<a href="gone.html">x</a><a href="#nowhere">y</a><p id="here"></p>'
+        '<a href="#here">z</a><img src="gone.png"><a href="https://e.org/">w</a>'
+    )
+    assert [s.split(": ")[1] for s in broken(page, tmp_path)] == [
+        "gone.html is not there",
+        "#nowhere has no such anchor",
+        "gone.png is not there",
+    ]
+
+
+def test_no_page_asks_another_machine_for_anything(site):
+    for page in site.rglob("*.html"):
+        foreign = [url for url in links_of(page).loaded if urlsplit(url).netloc]
+        assert foreign == [], page
+    for sheet in site.rglob("*.css"):
+        assert not re.search(r"@import|url\(['\"]?(https?:)?//", sheet.read_text(encoding="utf-8"))
+
+
+def test_the_site_has_what_a_reader_looks_for(site):
+    start = (site / "index.html").read_text(encoding="utf-8")
+    for tab in ("Concepts", "Coming from", "Tutorials", "The paper", "Performance", "API"):
+        assert re.search(rf"md-tabs__link[^>]*>\s*{tab}", start), tab
+    performance = (site / "performance" / "index.html").read_text(encoding="utf-8")
+    assert "torchdiffeq, fastest program" in performance
+    assert "Checkpointed()" in (site / "gradients" / "index.html").read_text(encoding="utf-8")
+
+
+# --- pages as they lie in the repository ----------------------------------------------------------
+
+LINK = re.compile(r"\]\((?!\w+:|#)([^)\s#]+)")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_links_between_files_of_the_repository(page):
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    missing = [t for t in LINK.findall(text) if not (page.parent / unquote(t)).exists()]
+    assert missing == []
+
+
+def test_links_are_mended_for_the_site(load_script):
+    hooks = load_script(DOCS / "site.py")
+    page = "[a](../results/x.md) [b](gradients.md#memory) ![c](images/c.png) [d](https://e.org)"
+    expected = "[a](results/x.md) [b](gradients.md#memory) ![c](images/c.png) [d](https://e.org)"
+    assert hooks.mend(page, "images.md", inside=True) == expected
+    page = "[a](../../results/x.md#y) [b](../solve.md) [c](#d)"
+    expected = "[a](../results/x.md#y) [b](../solve.md) [c](#d)"
+    assert hooks.mend(page, "api/nn.md", inside=True) == expected
+    page = "[a](../../docs/images.md) ![b](curves.png) [c](docs/x.md)"
+    expected = "[a](../../images.md) ![b](curves.png) [c](docs/x.md)"
+    assert hooks.mend(page, "results/images/README.md", inside=False) == expected
+
+
+def test_formulas_become_mathml(load_script):
+    hooks = load_script(DOCS / "site.py")
+    page = r"<p>\(a &lt; b\) and $x_k$</p><pre><code>$HOME $x$</code></pre><p>$$y'$$</p>"
+    done = hooks.formulas(page)
+    assert done.count("<math") == 3
+    assert done.count('display="block"') == 1
+    assert "<mo>&#x0003C;</mo>" in done
+    assert "<pre><code>$HOME $x$</code></pre>" in done
+
+
+# --- the paper's map, and the picture of the files ------------------------------------------------
+
+
+def resolve(name: str):
+    """The object of a dotted name, whose first parts are a module."""
+    parts = name.split(".")
+    for cut in range(len(parts), 0, -1):
+        try:
+            found = importlib.import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[cut:]:
+            found = getattr(found, part)
+        return found
+    raise AssertionError(name)
+
+
+@pytest.fixture(scope="module")
+def paper():
+    return (DOCS / "paper.md").read_text(encoding="utf-8")
+
+
+def test_every_equation_of_the_paper_has_its_place(paper):
+    rows = paper.split("## Equations")[1].split("## Statements")[0]
+    firsts = [row.split("|")[1] for row in rows.splitlines() if row.startswith("| (")]
+    numbers = [
+        int(n) for first in firsts for n in re.findall(r"\((\d+)\)", first.split(" ")[1] + first)
+    ]
+    assert sorted(set(numbers)) == list(range(1, 24))
+
+
+def test_every_name_on_the_papers_page_exists(paper):
+    names = re.findall(r"`(lagrax(?:\.\w+)+)", paper)
+    assert len(names) > 20
+    for name in names:
+        resolve(name)
+    tests = set(re.findall(r"`(test_\w+)`", paper))
+    defined = {
+        node.name
+        for path in (ROOT / "tests").glob("test_*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef)
+    }
+    assert tests
+    assert tests <= defined
+
+
+def test_the_picture_of_the_files_is_that_of_the_imports(load_script):
+    pictures = load_script(DOCS / "pictures.py")
+    assert {"_solve.py", "_stepping.py"} <= set(pictures.FLOW)
+    for caller, callee in pictures.ASKS:
+        tree = ast.parse((ROOT / "lagrax" / caller).read_text(encoding="utf-8"))
+        asked = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.level}
+        assert Path(callee).stem in asked, (caller, callee)
+    for name in pictures.FLOW:
+        assert (ROOT / "lagrax" / name).is_file()

@@ -55,7 +55,12 @@ docs: $(READY)
 	@echo "The documentation is in site/: open site/index.html, or $(BIN)/python -m mkdocs serve"
 
 tutorials: $(READY)
-	@$(BIN)/jupyter nbconvert --to notebook --execute --inplace docs/tutorials/*.ipynb
+	@$(BIN)/jupyter nbconvert --to notebook --execute --inplace --log-level=ERROR \
+	    --ExecutePreprocessor.timeout=600 --ExecutePreprocessor.record_timing=False \
+	    --ExecutePreprocessor.coalesce_streams=True --ClearMetadataPreprocessor.enabled=True \
+	    --ClearMetadataPreprocessor.preserve_cell_metadata_mask="{'tags','short'}" \
+	    --ClearMetadataPreprocessor.preserve_nb_metadata_mask="{'kernelspec',('language_info','name')}" \
+	    docs/tutorials/*.ipynb
 
 package: $(READY)
 	@rm -rf dist
@@ -79,5 +84,5 @@ $(BENCH_READY): pyproject.toml requirements.lock benchmarks/requirements.txt
 	@touch $@
 
 clean:
-	@rm -rf $(VENV) $(BENCH) build dist site .cache .coverage .coverage.* htmlcov .pytest_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) $(BENCH) build dist site .coverage .coverage.* htmlcov .pytest_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

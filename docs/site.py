@@ -1,18 +1,14 @@
-"""What MkDocs does not do by itself: pages from outside docs/, and formulas.
+"""What MkDocs does not do by itself: pages from outside docs/, and links of notebooks.
 
 Pages link to each other by their places in the repository, so that links work wherever the files
 are read. In the site docs/ is the root: `docs/images.md` is `images.md`, and
 `results/images/README.md` keeps its place.
-
-Formulas become MathML, which browsers show by themselves; MathJax would have to be fetched.
 """
 
-import html
 import posixpath
 import re
 from pathlib import Path
 
-from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -58,25 +54,28 @@ def mend(markdown: str, uri: str, inside: bool) -> str:
     return LINK.sub(within_the_site, markdown)
 
 
-# Code is left alone; the rest may have formulas as Markdown's extension or as notebooks write them.
-CODE = re.compile(r"(<(pre|code|script|style)\b.*?</\2>)", re.DOTALL)
-FORMULA = re.compile(
-    r"\\\((?P<a>.+?)\\\)|\\\[(?P<b>.+?)\\\]|\$\$(?P<c>.+?)\$\$|\$(?P<d>[^$\n]+?)\$", re.DOTALL
-)
+def on_page_content(content: str, page: Page, files: Files, **_: object) -> str:
+    if page.file.src_uri.endswith(".ipynb"):
+        return of_notebook(content, page.file, files)
+    return content
 
 
-def on_page_content(content: str, **_: object) -> str:
-    return formulas(content)
+# mkdocs-jupyter adds MathJax without an address, its configuration, and Mermaid from a server.
+SCRIPT = re.compile(r"<script\b[^>]*>(?:(?!</script>).)*</script>", re.DOTALL)
+FOREIGN = ('<script src="">', "x-mathjax-config", "cdnjs.cloudflare.com")
+# It leaves links to other pages as they are written, to files that the site does not have.
+PAGE = re.compile(r'href="([^":#]+\.(?:md|ipynb))(#[^"]*)?"')
 
 
-def formulas(content: str) -> str:
-    """The page's HTML with LaTeX as MathML."""
+def of_notebook(content: str, file: File, files: Files) -> str:
+    """A notebook's HTML that asks no server for anything and links to the site's own pages."""
 
-    def as_mathml(found: re.Match) -> str:
-        display = "block" if found["b"] or found["c"] else "inline"
-        return convert(html.unescape(next(filter(None, found.groups()))), display=display)
+    def link(found: re.Match) -> str:
+        folder = posixpath.dirname(file.src_uri)
+        target = files.get_file_from_path(posixpath.normpath(posixpath.join(folder, found[1])))
+        if target is None:
+            raise ValueError(f"{file.src_uri} links to {found[1]}, which is no page of the site.")
+        return f'href="{target.url_relative_to(file)}{found[2] or ""}"'
 
-    # Every third piece is code, followed by the name of its tag.
-    pieces = CODE.split(content)
-    pieces[0::3] = [FORMULA.sub(as_mathml, piece) for piece in pieces[0::3]]
-    return "".join(piece for i, piece in enumerate(pieces) if i % 3 != 2)
+    content = SCRIPT.sub(lambda m: "" if any(f in m[0] for f in FOREIGN) else m[0], content)
+    return PAGE.sub(link, content)

@@ -1,6 +1,12 @@
 """Delay differential equations for JAX, and the neural networks made of them."""
 
-from . import analysis as analysis, nn as nn, systems as systems
+from . import (
+    analysis as analysis,
+    figures as figures,
+    nn as nn,
+    systems as systems,
+    training as training,
+)
 from ._delays import Hold as Hold, Lag as Lag, Learn as Learn, holds as holds
 from ._gradients import Adjoint as Adjoint, Checkpointed as Checkpointed, Direct as Direct
 from ._solution import (

@@ -278,6 +278,12 @@ def check_saveat(saveat: Any, t0: Any, t1: Any, dtype: Any) -> None:
         raise TypeError(
             f"saveat={saveat!r}; expected diffrax.SaveAt(...), such as diffrax.SaveAt(ts=times)."
         )
+    for name in ("solver_state", "controller_state", "made_jump"):
+        if getattr(saveat, name):
+            raise ValueError(
+                f"saveat has {name}=True, and lagrax does not save that: a solve goes on from a "
+                "state and its past, `y0=earlier.evaluate`, not from within a step."
+            )
     for sub in sub_saves(saveat):
         if sub.steps and sub.ts is not None:
             raise ValueError(

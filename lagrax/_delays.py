@@ -54,15 +54,22 @@ class Learn:
 class Hold(eqx.Module):
     """The state held since an earlier instant, constant between two instants.
 
-    `Hold(tau, lag=j)` is $z(\\lfloor (t - j\\tau)/\\tau \\rfloor \\tau)$: the state at the last
-    multiple of `tau` not after `t`, or `j` multiples before that. Instants are multiples of `tau`
-    on the absolute clock, whatever `t0` is.
+    `Hold(tau, lag=j)` is z(⌊(t − jτ)/τ⌋τ): the state at the last multiple of `tau` not after `t`,
+    or `j` multiples before that. Instants are multiples of `tau` on the absolute clock, whatever
+    `t0` is.
 
     `Hold(times=[...], lag=j)` holds at irregular instants: a controller's clock, a dosing plan.
     Before the first instant the state at `t0` is held.
 
     Choose it whenever the past enters through samples: the equation is then an ordinary one
     between instants and keeps the solver's full order.
+
+    **Arguments:**
+
+    - `tau`: the time between two instants; an array is differentiable, and `Learn(...)` is found
+      from data.
+    - `lag`: how many instants to look back behind the last one.
+    - `times`: the instants, increasing, instead of `tau`.
     """
 
     tau: RealScalar | Learn | None
@@ -92,10 +99,11 @@ class Hold(eqx.Module):
 
 
 class Lag(eqx.Module):
-    """The state a fixed time ago, $z(t - \\tau)$: the delay of a delay differential equation.
+    """The state a fixed time ago, z(t − τ): the delay of a delay differential equation.
 
-    Solved by the method of steps on the solver's own dense output. Needs the past before `t0`:
-    give `y0` as a function of time, or as a value for a constant past.
+    Choose it where the past moves on with time; where it enters through samples, `Hold` is faster
+    and keeps the solver's order. Solved by the method of steps on the solver's own dense output.
+    Needs the past before `t0`: give `y0` as a function of time, or as a value for a constant past.
 
     The dense output limits the order: diffrax's for Dopri8 is of order six, so with a lag that
     solver gains little over Tsit5.
@@ -111,7 +119,11 @@ Delay = Hold | Lag
 
 
 def holds(tau: RealScalar | Learn, n: int) -> list[Hold]:
-    """The holds of lag 0, 1, ..., n - 1: the history of the paper's NPCDDE (its eq. 13)."""
+    """The holds of lag 0, 1, ..., n − 1: the states at the last `n` instants, the newest first.
+
+    Choose it where the field looks at several samples; it is the history of the paper's NPCDDE
+    (its eq. 13).
+    """
     if not is_whole(n) or n < 1:
         raise ValueError(f"holds got n={n!r}; expected a whole number of holds, at least 1.")
     return [Hold(tau, lag=j) for j in range(n)]
@@ -375,8 +387,8 @@ def describe(delays: Sequence[Delay]) -> str:
         tau = "tau" if is_traced(d.tau) else d.tau
         if isinstance(tau, Learn):
             tau = f"Learn({tau.start:g})"
-        elif isinstance(tau, (np.ndarray, jax.Array)):
-            tau = f"{float(tau):.6g}"
+        elif isinstance(tau, (float, np.ndarray, jax.Array)):
+            tau = repr(float(f"{float(tau):.6g}"))
         if isinstance(d, Lag):
             return f"Lag({tau})"
         lag = f", lag={d.lag}" if d.lag else ""

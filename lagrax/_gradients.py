@@ -38,9 +38,10 @@ class Direct(eqx.Module):
 class Checkpointed(eqx.Module):
     """Keeps the state at each knot and replays one interval at a time. The default.
 
-    The gradient is that of the computed solution, exact to rounding; accepted adaptive steps count
-    as given. Memory: one state an interval (and, with adaptive steps, `max_steps` numbers, their
-    ends), and the steps of a single interval.
+    Choose it for training, and unless there is a reason for another one. The gradient is that of
+    the computed solution, exact to rounding; accepted adaptive steps count as given. Memory: one
+    state an interval (and, with adaptive steps, `max_steps` numbers, their ends), and the steps of
+    a single interval.
     """
 
 
@@ -52,7 +53,9 @@ class Adjoint(eqx.Module):
     equation, not of the computed solution, so it is only as accurate as the tolerances: choose it
     where `Checkpointed` does not fit into memory. Not for equations with a `Lag`.
 
-    `solver` and `stepsize_controller` are those of the backward pass, by default the solve's own.
+    **Arguments:**
+
+    - `solver`, `stepsize_controller`: of the backward pass, by default the solve's own.
     """
 
     solver: diffrax.AbstractSolver | None = None

@@ -26,7 +26,13 @@ PACKAGES = {
     "matplotlib": "plot",
     "plotly": "plot",
     "typer": "cli",
+    "dash": "explore",
+    "ray": "ray",
 }
+
+
+class MissingExtra(ImportError):
+    """An optional package is not installed; the message names the extra that brings it."""
 
 
 def load(module: str) -> Any:
@@ -36,7 +42,7 @@ def load(module: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         extra = PACKAGES[package]
-        raise ImportError(f'This needs {package}: pip install "lagrax[{extra}]"') from error
+        raise MissingExtra(f'This needs {package}: pip install "lagrax[{extra}]"') from error
 
 
 def versions() -> dict[str, str | None]:

@@ -11,7 +11,11 @@ from jaxtyping import Array, ArrayLike, Bool, Float, PyTree, Real, Shaped
 
 
 class RESULTS(diffrax.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
-    """diffrax's result codes, and those of delay equations. The message holds the remedy."""
+    """diffrax's result codes, and those of delay equations.
+
+    `RESULTS[sol.result]` is the message, which holds the remedy; it is empty where the solve was
+    successful. Under `jit` and `vmap` compare codes: `sol.result == RESULTS.successful`.
+    """
 
     successful = ""
     state_not_finite = (
@@ -32,11 +36,16 @@ class RESULTS(diffrax.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
 
 
 class SolveError(RuntimeError):
-    """Raised by `solve(..., throw=True)` when the result is not successful."""
+    """Raised by `solve(..., throw=True)` when the result is not successful. The message says what
+    went wrong, when, and what to do."""
 
 
 class Knots(NamedTuple):
-    """The breakpoints of the solution and the states there, t0 and t1 included."""
+    """The breakpoints of the solution and the states there, t0 and t1 included.
+
+    - `ts`: the times: instants of holds, and where kinks come through a lag.
+    - `ys`: the states, like `y0` with one axis more in front.
+    """
 
     ts: Float[Array, " knots"]
     ys: PyTree[Shaped[Array, "knots ..."]]

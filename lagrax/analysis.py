@@ -1,7 +1,7 @@
 """What an equation with held state does in the long run: the knot map and what follows from it.
 
-The states at the knots determine everything after them, so $(z_k, z_{k-1}, \\dots) \\mapsto
-z_{k+1}$ is an ordinary map, and its long run is that of the equation, written or learned:
+The states at the knots determine everything after them, so z_k, z_{k−1}, … ↦ z_{k+1}
+is an ordinary map, and its long run is that of the equation, written or learned:
 
 ```python
 population = lagrax.systems.Population(a=2.2)
@@ -84,6 +84,7 @@ class KnotMap(eqx.Module):
         return sum(x.size for x in jax.tree.leaves(self.y0))
 
     def __call__(self, point: Point) -> Point:
+        """The next point."""
         new, _ = ravel_pytree(self.step(*self.knots(point)))
         return jnp.concatenate([new.astype(point.dtype), point[: self.size - new.size]])
 
@@ -285,7 +286,7 @@ def _as_map(equation: KnotMap | System) -> KnotMap:
 
 
 class Orbit(NamedTuple):
-    """A periodic orbit of the map; of period one, a fixed point.
+    """A periodic orbit of the map; of period one, a fixed point. `periodic_orbits` finds them.
 
     - `points`: one row for each of its points, in the order in which they are visited.
     - `multipliers`: the eigenvalues of the map's derivative once around, the largest first.
@@ -296,6 +297,7 @@ class Orbit(NamedTuple):
 
     @property
     def period(self) -> int:
+        """After how many iterates it comes back."""
         return self.points.shape[0]
 
     @property
@@ -467,7 +469,11 @@ def _jacobians(f: KnotMap, points: Float[Array, "n size"]) -> Float[Array, "n si
 
 
 class Critical(NamedTuple):
-    """Where an orbit has a given multiplier: the parameter, and the orbit there."""
+    """Where an orbit has a given multiplier: the answer of `critical`.
+
+    - `parameter`: its value.
+    - `orbit`: the orbit there.
+    """
 
     parameter: float
     orbit: Orbit
@@ -542,7 +548,7 @@ def lyapunov(
     skip: int = 1_000,
 ) -> Float[Array, " size"]:
     """The Lyapunov exponents of the orbit from `start`, the largest first: by which factor
-    $e^\\lambda$ nearby orbits part in one period of the hold. A positive one means chaos. Divide by
+    exp(λ) nearby orbits part in one period of the hold. A positive one means chaos. Divide by
     the period for exponents in the equation's time.
 
     ```python
@@ -757,7 +763,7 @@ def cobweb(
     margin = 0.1 * np.ptp(known) or 0.5
     ends = (float(known.min() - margin), float(known.max() + margin))
     x = np.linspace(*ends, 400)
-    graph = np.asarray(jax.vmap(f)(jnp.asarray(x, f.point().dtype)[:, None]), float)[:, 0]
+    graph = np.asarray(_applied(f, jnp.asarray(x, f.point().dtype)[:, None]), float)[:, 0]
     path = np.repeat(orbit, 2)
     marks: list[Mark] = [
         Line(ends, ends, "next = this", "grey", dashed=True, width=1),
@@ -768,6 +774,11 @@ def cobweb(
         marks, "", "state at a knot", "state at the next", equal=True, xlim=ends, ylim=ends
     )
     return Figure(name, f"The map and {iterates} iterates from {orbit[0]:g}.", [panel])
+
+
+@eqx.filter_jit
+def _applied(f: KnotMap, points: Float[Array, "n size"]) -> Float[Array, "n size"]:
+    return jax.vmap(f)(points)
 
 
 # --- basins ---------------------------------------------------------------------------------------
@@ -906,6 +917,7 @@ class StabilityRegion(NamedTuple):
 
     @property
     def stable(self) -> Bool[np.ndarray, "ny nx"]:
+        """Whether it is, for each pair."""
         return self.radius < 1
 
     def figure(

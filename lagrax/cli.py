@@ -24,7 +24,9 @@ from jaxtyping import Array
 
 from . import _machine, nn
 from ._answers import FolderError
+from ._explore_sliders import ExploreError
 from ._files import write_atomically
+from ._launchers import LAUNCHERS, WorkerDied
 from ._runs import RunError
 from ._solution import SolveError
 from ._solve import solve
@@ -58,8 +60,18 @@ app = typer.Typer(
 
 
 # What is wrong with what was asked for, and what goes wrong on the way.
-REFUSED = (AnalyseError, DataError, FitError, FolderError, ResultError, RunError, TableError)
-FAILED = (IdentifyError, SolveError, TrainingError, OSError)
+REFUSED = (
+    AnalyseError,
+    DataError,
+    ExploreError,
+    FitError,
+    FolderError,
+    _machine.MissingExtra,
+    ResultError,
+    RunError,
+    TableError,
+)
+FAILED = (IdentifyError, SolveError, TrainingError, WorkerDied, OSError)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -143,6 +155,10 @@ def reproduce(
     rtol: Annotated[float | None, _of_images("Adaptive steps, of this tolerance.")] = None,
     precision: Annotated[str | None, _of_images(f"The field's: {', '.join(PRECISIONS)}.")] = None,
     epochs: Annotated[int | None, _of_images("How many epochs.", min=1)] = None,
+    devices: Annotated[int | None, _of_images("How many share each step.", min=1)] = None,
+    launcher: Annotated[
+        str | None, _of_images("here, or ray for the workers of a cluster, runs side by side.")
+    ] = None,
 ) -> None:
     """Run the paper's experiments, check their claims and write a report.
 
@@ -153,7 +169,8 @@ def reproduce(
     options = {"resume": resume, "tensorboard": tensorboard, "progress": True}
     protocol = {"solver": solver, "steps": steps, "rtol": rtol}
     protocol |= {"precision": precision, "epochs": epochs}
-    given = _given({"dataset": dataset, "model": model, "data": data} | protocol)
+    images = {"dataset": dataset, "model": model, "data": data, "devices": devices}
+    given = _given(images | {"launcher": launcher} | protocol)
     if name not in (*EXPERIMENTS, "images", "all"):
         raise _bad(f"No experiment {name!r}; there are {', '.join(EXPERIMENTS)}, images, all.")
     if name != "images" and given:
@@ -191,13 +208,18 @@ def _images(
     out: Path, quick: bool, seeds: int | None, given: dict[str, Any], options: dict[str, Any]
 ) -> tuple[list[Path], int]:
     """Sweeps, which says itself what became of each run; the folder, and how many runs failed."""
-    data = given.pop("data", None)
+    where = {k: given.pop(k) for k in ("data", "devices", "launcher") if k in given}
+    if where.get("launcher", "here") not in LAUNCHERS:
+        raise _bad(f"No launcher {where['launcher']!r}: choose one of {', '.join(LAUNCHERS)}.")
+    if where.get("devices", 1) > jax.device_count():
+        raise _bad(f"--devices {where['devices']}: JAX sees {jax.device_count()} here.")
     datasets, models = given.pop("dataset", ()), given.pop("model", ())
     try:
         runs = plan(datasets, models, seeds, quick=quick, **given)
     except ValueError as error:
         raise _bad(str(error)) from None
-    swept = sweep(runs, out / ("images-quick" if quick else "images"), data=data, **options)
+    folder = out / ("images-quick" if quick else "images")
+    swept = sweep(runs, folder, **where, **options)
     if not line_files(swept.folder):  # and so nothing to report
         raise typer.Exit(1 if swept.failed else 0)
     return [swept.folder], swept.failed
@@ -639,3 +661,27 @@ def _analyse_command() -> Callable[..., None]:
 
 
 app.command("analyse", cls=_WithSpans)(_analyse_command())
+
+
+# --- explore --------------------------------------------------------------------------------------
+
+
+@app.command()
+def explore(
+    port: Annotated[
+        int, typer.Option(help="That of the page (0: any that is free).", min=0, max=65535)
+    ] = 0,
+    browser: Annotated[
+        bool, typer.Option("--browser/--no-browser", help="Open the page, or print its address.")
+    ] = True,
+) -> None:
+    """Move an equation with sliders, on a page in the browser.
+
+    Its trajectory, the cobweb of its knot map and where it is in the bifurcation diagram follow at
+    once. The page answers this machine alone, and asks nobody else for anything.
+    """
+    _machine.load("dash")  # Its absence is said before anything of it is used.
+    from .exploring import explore as serve
+
+    with _leaving_as_it_was():
+        serve(port, browser)

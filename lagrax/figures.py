@@ -30,8 +30,6 @@ if TYPE_CHECKING:  # matplotlib comes with an extra
 Values = Real[ArrayLike, " _"] | Sequence[SupportsFloat]
 Range = tuple[float | int, float | int]
 
-# Okabe and Ito's colours, which stay apart for colour-blind readers, by what they stand for in a
-# description. "grey" is for what serves as a reference.
 COLOURS = {
     "blue": "#0072B2",
     "orange": "#D55E00",
@@ -42,12 +40,23 @@ COLOURS = {
     "yellow": "#F0E442",
     "grey": "#777777",
 }
+"""The colours of marks, by name: Okabe and Ito's, which stay apart for colour-blind readers. Grey
+is for what serves as a reference."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """A curve through the points (x, y), with a shaded band around it if `low` and `high` are
-    given. A gap is a NaN. `label` puts it into the legend, where equal labels share an entry."""
+    """A curve.
+
+    **Arguments:**
+
+    - `x`, `y`: the points that it goes through; a NaN is a gap.
+    - `label`: its entry in the legend, which equal labels share; none without.
+    - `colour`: a name in `COLOURS`.
+    - `dashed`: for a reference.
+    - `width`: in points.
+    - `low`, `high`: a shaded band around it.
+    """
 
     x: Values
     y: Values
@@ -66,7 +75,14 @@ class Line:
 
 @dataclasses.dataclass(frozen=True)
 class Points:
-    """Dots at (x, y); `size` is their diameter in points."""
+    """Dots.
+
+    **Arguments:**
+
+    - `x`, `y`: where they are.
+    - `label`, `colour`: as of a `Line`.
+    - `size`: their diameter in points.
+    """
 
     x: Values
     y: Values
@@ -80,8 +96,16 @@ class Points:
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-    """One pair of axes. `equal` gives both axes the same scale, `xlog` and `ylog` a
-    logarithmic one; `xlim` and `ylim` fix their ranges."""
+    """One pair of axes.
+
+    **Arguments:**
+
+    - `marks`: each a `Line` or `Points`, the last on top.
+    - `title`, `xlabel`, `ylabel`: texts.
+    - `xlog`, `ylog`: whether an axis is logarithmic.
+    - `equal`: whether both axes have the same scale.
+    - `xlim`, `ylim`: their ranges; all that there is, if left out.
+    """
 
     marks: Sequence[Line | Points]
     title: str = ""
@@ -102,10 +126,16 @@ class Panel:
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """Panels in rows of `columns`, with a caption that says what they show.
+    """Panels in rows, with a caption that says what they show.
 
-    `rows` names the rows, where they have names. `name` is that of the files. `share_y` gives the
-    panels of a row the same vertical range.
+    **Arguments:**
+
+    - `name`: that of its files.
+    - `caption`: a sentence or two, for reports.
+    - `panels`: row by row.
+    - `columns`: how many panels a row has.
+    - `rows`: names of the rows, where they have some.
+    - `share_y`: whether the panels of a row have the same vertical range.
     """
 
     name: str
@@ -476,13 +506,13 @@ def _visible(mark: Mark) -> Mark:
 # --- plotly ---------------------------------------------------------------------------------------
 
 
-def plotly_panels(figure: Figure) -> list[dict[str, Any]]:
-    """One drawing a panel, as plotly's `data` and `layout`, checked by plotly and plain JSON.
+def plotly_panels(figure: Figure, *, check: bool = True) -> list[dict[str, Any]]:
+    """One drawing a panel, as plotly's `data` and `layout`, checked by plotly and plain JSON. The
+    check takes longer than all else: leave it out for figures drawn many times a second.
 
     They have no titles, no legend and no colours but those of the marks: the page around them
     shows the former and chooses the latter, so that they follow its light or dark scheme.
     """
-    plotly = load("plotly.graph_objects")
     panels = []
     for panel, (x_range, y_range) in zip(figure.panels, _ranges(figure), strict=True):
         bands = [
@@ -491,13 +521,16 @@ def plotly_panels(figure: Figure) -> list[dict[str, Any]]:
             if isinstance(mark, Line) and mark.low is not None
         ]
         traces = bands + [_plotly_mark(mark) for mark in panel.marks]
-        panels.append(
-            {
-                "data": [plotly.Scatter(trace).to_plotly_json() for trace in traces],
-                "layout": plotly.Layout(_plotly_layout(panel, x_range, y_range)).to_plotly_json(),
-            }
-        )
-    return panels
+        panels.append({"data": traces, "layout": _plotly_layout(panel, x_range, y_range)})
+    return [_checked(panel) for panel in panels] if check else panels
+
+
+def _checked(panel: dict[str, Any]) -> dict[str, Any]:
+    plotly = load("plotly.graph_objects")
+    return {
+        "data": [plotly.Scatter(trace).to_plotly_json() for trace in panel["data"]],
+        "layout": plotly.Layout(panel["layout"]).to_plotly_json(),
+    }
 
 
 def _plotly_mark(mark: Mark) -> dict[str, Any]:

@@ -68,8 +68,13 @@ class IdentifyError(RuntimeError):
 
 
 class Forecast(NamedTuple):
-    """The mean over the members of an ensemble, and two standard deviations on either side: those
-    between the members, and that of the errors on held-out windows."""
+    """What `Identifier.forecast` returns.
+
+    - `ts`: the times.
+    - `mean`: of the members of an ensemble, one row a time and one column a state.
+    - `low`, `high`: two standard deviations on either side, made up of that between the members and
+      of that of the errors on held-out windows.
+    """
 
     ts: Float[np.ndarray, " times"]
     mean: States

@@ -109,7 +109,8 @@ def _is_none(x: Any) -> bool:
 
 
 class Design(NamedTuple):
-    """What a field looks at and how it computes; see `MLP` and `Conv` for the meaning."""
+    """What a field looks at and how it computes: its arguments, as `field.design`. See `MLP` and
+    `Conv` for their meaning."""
 
     channels: int
     history: int
@@ -121,6 +122,7 @@ class Design(NamedTuple):
 
     @property
     def inputs(self) -> int:
+        """How many channels the first layer is given."""
         return self.channels * (self.history + self.uses_state)
 
     def padded(self, width: int) -> int:
@@ -656,7 +658,9 @@ class NODE(AbstractLayer):
 class ANODE(AbstractLayer):
     """An augmented neural ODE: `p` zero channels behind those of the input, then a `NODE`.
 
-    The field has `p` channels more than the input, and so has the final state.
+    Choose it where a past is out of the question and a `NODE` cannot part what lies close together.
+    The field has `p` channels more than the input, and so has the final state. `options` are those
+    of `Flow`.
     """
 
     flow: Flow
@@ -746,7 +750,14 @@ class UNPCDDE(AbstractLayer):
 
 
 class Head(eqx.Module):
-    """A linear map of the flattened final state, whose shape without batch axes is `shape`."""
+    """A linear map of the flattened final state to logits.
+
+    **Arguments:**
+
+    - `shape`: of the final state without batch axes, augmented channels included.
+    - `classes`: how many logits.
+    - `key`: of the initial parameters.
+    """
 
     affine: Affine
     shape: tuple[int, ...] = eqx.field(static=True)
@@ -769,7 +780,13 @@ class Head(eqx.Module):
 
 
 class Classifier(eqx.Module):
-    """A layer and a head on its final state; calling it gives logits."""
+    """A layer and a head on its final state; calling it gives logits.
+
+    **Arguments:**
+
+    - `flow`: from an input to a final state: any layer here, or another function.
+    - `head`: from there to logits, such as a `Head`.
+    """
 
     flow: Callable
     head: Callable

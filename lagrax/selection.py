@@ -29,9 +29,15 @@ Errors = Float[np.ndarray, " windows"]
 
 
 class Candidate(NamedTuple):
-    """What became of one candidate: `kept` are those of its delays that the series needs, `error`
-    the held-out error with these (root mean square, in units of the signal within a window), and
-    `losses` by how much it grows without each of the candidate's delays."""
+    """What became of one candidate.
+
+    - `name`: as it was given, or made of its delays.
+    - `delays`: its delays, with the periods that were found.
+    - `kept`: those of them that the series needs.
+    - `error`: the held-out error with these (root mean square, in units of the signal within a
+      window).
+    - `losses`: by how much the error grows without each of `delays`.
+    """
 
     name: str
     delays: list[Delay]
@@ -42,7 +48,11 @@ class Candidate(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-    """The answer of `select_delays`. `print` it for a table, draw `figure()` for a picture."""
+    """The answer of `select_delays`. `print` it for a table, draw `figure()` for a picture.
+
+    - `candidates`: what became of each, as a `Candidate`.
+    - `best`: the one that was chosen.
+    """
 
     candidates: list[Candidate]
     best: Candidate
@@ -271,7 +281,12 @@ VALLEYS = 8
 
 
 class Scan(NamedTuple):
-    """Held-out errors (root mean square) over the periods that were tried."""
+    """Held-out errors (root mean square) over the periods that were tried for a `Learn`. An
+    `Identifier` has them in `scans_`. One deep valley means a sure period; several, a doubtful one.
+
+    - `periods`: increasing.
+    - `errors`: one for each.
+    """
 
     periods: Float[np.ndarray, " tried"]
     errors: Float[np.ndarray, " tried"]

@@ -24,7 +24,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree, Real
 from numpy.typing import NDArray
 
-from ._delays import Delay, Lag, RealScalar, holds, is_traced
+from ._delays import Delay, Lag, RealScalar, holds, is_traced, is_whole
 
 State = Float[Array, "..."]
 History = Sequence[State]
@@ -36,7 +36,11 @@ _dot = partial(jnp.matmul, precision="highest")
 
 
 class System(eqx.Module):
-    """A delay equation that is its own field, `system(t, y, args, history=...)`."""
+    """A delay equation that is its own field, `system(t, y, args, history=...)`.
+
+    The base of all systems. Write one of your own to have field, delays and start in one place; for
+    a single solve a function is enough.
+    """
 
     tau: eqx.AbstractVar[RealScalar]
 
@@ -58,7 +62,8 @@ class System(eqx.Module):
 class HeldSystem(System):
     """A system whose past enters only through samples at multiples of `tau`, solved exactly.
 
-    All follows from `flow`, the exact solution within one interval.
+    All follows from `flow`, the exact solution within one interval: write it for an equation whose
+    closed form you know.
     """
 
     @abstractmethod
@@ -66,9 +71,9 @@ class HeldSystem(System):
         """The map from the last knots, the newest first, to the state a time `s` after the newest,
         for 0 <= s <= tau. It is a pytree, so that many can be made at once by `eqx.filter_vmap`."""
 
-    def knot_map(self, y: State, *older: State) -> State:
-        """The next knot from the last ones, the newest first: $(z_k, z_{k-1}, \\dots) \\mapsto
-        z_{k+1}$, with one argument for each delay."""
+    def knot_map(self, y: Real[ArrayLike, "..."], *older: Real[ArrayLike, "..."]) -> State:
+        """The next knot from the last ones, the newest first, z_k, z_{k−1}, … ↦ z_{k+1},
+        with one argument for each delay."""
         if 1 + len(older) != len(self.delays):
             raise ValueError(
                 f"knot_map got {1 + len(older)} knots; expected {len(self.delays)}, one for each "
@@ -145,48 +150,65 @@ def _at(flows: eqx.Partial, index: int | slice) -> eqx.Partial:
 
 class Population(HeldSystem):
     """A population that breeds all the time and feels its crowding once a season:
-    $x' = a\\,x(t)\\,(1 - x(\\lfloor t/\\tau \\rfloor \\tau))$.
+    x′ = a x(t) (1 − x(⌊t/τ⌋τ)).
 
-    Between knots $x(t) = x_k e^{a(1 - x_k)(t - k\\tau)}$, and the knots follow Ricker's map
-    $x \\mapsto x e^{a\\tau(1 - x)}$: with $a\\tau$ growing the fixed point 1 loses its stability at
-    2, periods double, and at 3.1167 there is a stable period three, so chaos nearby. It is the
-    first thing to try on a new idea: one number, an exact solution, all of the dynamics. The paper
-    learns it at a = 2 and a = 3.2.
+    Between knots x(t) = x_k exp(a (1 − x_k) (t − kτ)), and the knots follow Ricker's map
+    x ↦ x exp(aτ (1 − x)): with aτ growing the fixed point 1 loses its stability at 2, periods
+    double, and at 3.1167 there is a stable period three, so chaos nearby. It is the first thing to
+    try on a new idea: one number, an exact solution, all of the dynamics. The paper learns it at
+    a = 2 and a = 3.2.
+
+    With `lag`, a whole number, the crowding is that of so many seasons before,
+    x(⌊(t − jτ)/τ⌋τ), as in species that carry it in their eggs. Then the fixed point is left at
+    aτ = 2 cos(jπ/(2j + 1)), which is 1 for a lag of 1, and not for a cycle of two seasons but for a
+    slow wave, of six seasons for a lag of 1.
 
     L. A. V. Carvalho, K. L. Cooke, *A nonlinear equation with piecewise continuous argument*,
     Differential and Integral Equations 1 (1988); K. L. Cooke, J. Wiener, *A survey of differential
-    equations with piecewise continuous arguments*, Lecture Notes in Mathematics 1475 (1991).
+    equations with piecewise continuous arguments*, Lecture Notes in Mathematics 1475 (1991); with a
+    lag, S. A. Levin, R. M. May, *A note on difference-delay equations*, Theoretical Population
+    Biology 9 (1976).
     """
 
     a: Float[Array, ""]
     tau: RealScalar
+    lag: int = eqx.field(static=True)
 
-    def __init__(self, a: RealScalar = 3.2, tau: RealScalar = 1.0):
+    def __init__(self, a: RealScalar = 3.2, tau: RealScalar = 1.0, lag: int = 0):
         self.a = _scalar(a, "Population", "a")
         self.tau = _period(tau, "Population")
+        if not is_whole(lag) or lag < 0:
+            raise ValueError(
+                f"Population got lag={lag!r}; expected a whole number, 0 or more, of samples "
+                "before the last. A lag in time, x(t - tau), is that of `Hutchinson`."
+            )
+        self.lag = int(lag)
 
     @property
     def delays(self) -> list[Delay]:
-        return [*holds(self.tau, 1)]
+        return [*holds(self.tau, self.lag + 1)]
 
     @property
     def y0(self) -> State:
         return jnp.asarray(0.5, self.a.dtype)
 
     def __call__(self, t: RealScalar, y: State, args: PyTree, *, history: History) -> State:
-        (held,) = history
-        return self.a * y * (1 - held)
+        return self.a * y * (1 - history[-1])
 
     def flow(self, s: RealScalar) -> eqx.Partial:
         return eqx.Partial(_grown, self.a * s)
 
 
-def _grown(growth: Float[Array, ""], x: State) -> State:
-    return x * jnp.exp(growth * (1 - x))
+def _grown(growth: Float[Array, ""], *knots: State) -> State:
+    return knots[0] * jnp.exp(growth * (1 - knots[-1]))
 
 
 class LinearSystem(HeldSystem):
-    """A linear system, solved exactly by matrix exponentials: `matrices` is all that differs."""
+    """A linear system, solved exactly by matrix exponentials: `matrices` is all that differs.
+
+    Write one for an equation whose matrices depend on parameters of your own; where they are given,
+    use `Linear`.
+    """
 
     @abstractmethod
     def matrices(self) -> tuple[Float[Array, "n n"], Float[Array, "lags n n"]]:
@@ -206,7 +228,7 @@ class LinearSystem(HeldSystem):
         return _dot(A, y) + _applied(Bs, *history)
 
     def weights(self, s: RealScalar) -> Float[Array, "lags n n"]:
-        """The matrices $W_j$ of $x(k\\tau + s) = \\sum_j W_j(s)\\,x(k\\tau - j\\tau)$."""
+        """The matrices W_j of x(kτ + s) = Σ_j W_j(s) x(kτ − jτ)."""
         A, Bs = self.matrices()
         phi, gamma = _transition(A, s)
         return _dot(gamma, Bs).at[0].add(phi)
@@ -216,7 +238,7 @@ class LinearSystem(HeldSystem):
 
     @property
     def knot_matrix(self) -> Float[Array, "knots knots"]:
-        """The knot map as a matrix on $(z_k, z_{k-1}, \\dots)$, one below the other. The solution
+        """The knot map as a matrix on z_k, z_{k−1}, …, one below the other. The solution
         dies out from every start exactly if all its eigenvalues lie inside the unit circle."""
         newest = jnp.concatenate(self.weights(self.tau), axis=1)
         n, width = newest.shape
@@ -239,13 +261,12 @@ def _transition(
 
 
 class Linear(LinearSystem):
-    """The general linear equation with held arguments,
-    $x' = A x + \\sum_j B_j\\,x(\\lfloor (t - j\\tau)/\\tau \\rfloor \\tau)$.
+    """The general linear equation with held arguments, x′ = A x + Σ_j B_j x(⌊(t − jτ)/τ⌋τ).
 
-    The knots follow $x_{k+1} = \\Phi x_k + \\Gamma \\sum_j B_j x_{k-j}$ with
-    $\\Phi = e^{A\\tau}$ and $\\Gamma = \\int_0^\\tau e^{As} ds$; a singular A is fine. Use it to
-    test solvers and gradients with any number of states and lags, and `knot_matrix` for stability.
-    By default a rotation with two held arguments, which damp it.
+    The knots follow x_{k+1} = Φ x_k + Γ Σ_j B_j x_{k−j}, where Φ = exp(Aτ) and Γ is the integral of
+    exp(As) from 0 to τ; a singular A is fine. Use it to test solvers and gradients with any number
+    of states and lags, and `knot_matrix` for stability. By default a rotation with two held
+    arguments, which damp it.
 
     K. L. Cooke, J. Wiener, *Retarded differential equations with piecewise constant delays*, J.
     Math. Anal. Appl. 99 (1984), and their survey of 1991 (see `Population`).
@@ -282,10 +303,10 @@ class Linear(LinearSystem):
 
 
 class DigitalControl(LinearSystem):
-    """A linear plant under a digital controller: $x' = A x + B u$ with $u = -K x(t_k)$, measured
-    at multiples of `tau` and held until the next.
+    """A linear plant under a digital controller: x′ = A x + B u with u = −K x(⌊t/τ⌋τ), measured at
+    multiples of `tau` and held until the next.
 
-    `knot_matrix` is $\\Phi - \\Gamma B K$, the closed loop of the plant discretised with a
+    `knot_matrix` is Φ − Γ B K, the closed loop of the plant discretised with a
     zero-order hold. Use it to see how slowly a controller may sample: a gain that is stable in
     continuous time is not for every `tau`. By default a mass (position, velocity) brought to rest.
 
@@ -326,11 +347,10 @@ class DigitalControl(LinearSystem):
 
 
 class HeldOscillator(LinearSystem):
-    """An oscillator with held feedback, $x'' + 2\\zeta\\omega x' + \\omega^2 x = -k\\,x(\\lfloor
-    t/\\tau \\rfloor \\tau)$; the state is $(x, x')$.
+    """An oscillator with held feedback, x″ + 2ζω x′ + ω² x = −k x(⌊t/τ⌋τ); the state is (x, x′).
 
     Held feedback acts late, by half of `tau` on average, and so takes damping away: with small
-    `tau` the oscillation grows where $k\\tau$ is above about $4\\zeta\\omega$. The smallest model
+    `tau` the oscillation grows where kτ is above about 4ζω. The smallest model
     of how sampling makes a loop unstable.
 
     J. Wiener, *Generalized Solutions of Functional Differential Equations*, World Scientific
@@ -365,10 +385,10 @@ class HeldOscillator(LinearSystem):
 
 
 class Hutchinson(System):
-    """The delayed logistic equation, $x' = a\\,x(t)\\,(1 - x(t - \\tau))$.
+    """The delayed logistic equation, x′ = a x(t) (1 − x(t − τ)).
 
-    For $a\\tau > \\pi/2$ the fixed point 1 gives way to a limit cycle, with sharper and sharper
-    peaks as $a\\tau$ grows. Compare it with `Population`: the same crowding, felt without pause and
+    For aτ > π/2 the fixed point 1 gives way to a limit cycle, with sharper and sharper peaks as aτ
+    grows. Compare it with `Population`: the same crowding, felt without pause and
     never chaotic. There is no closed form.
 
     G. E. Hutchinson, *Circular causal systems in ecology*, Annals of the New York Academy of
@@ -396,8 +416,7 @@ class Hutchinson(System):
 
 
 class MackeyGlass(System):
-    """Blood cells that are made late:
-    $x' = \\beta\\,x(t - \\tau)/(1 + x(t - \\tau)^n) - \\gamma\\,x(t)$.
+    """Blood cells that are made late: x′ = β x(t − τ)/(1 + x(t − τ)ⁿ) − γ x(t).
 
     Chaotic at the default parameters, and a standard benchmark for forecasting; steady for short
     `tau`, periodic in between. There is no closed form. Starts must be positive.
@@ -485,3 +504,4 @@ SYSTEMS: dict[str, type[System]] = {
     "hutchinson": Hutchinson,
     "mackey-glass": MackeyGlass,
 }
+"""The systems by the names that the command `lagrax` knows them by."""

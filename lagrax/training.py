@@ -21,10 +21,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
+from ._devices import as_the_first_knows, divided, make_mesh, on_all
 from ._progress import Progress
-from ._runs import InMemory, Record, RunFolder, fingerprint
+from ._runs import InMemory, Record, RunError as RunError, RunFolder, fingerprint
 
 
 class TrainingError(RuntimeError):
@@ -32,15 +34,23 @@ class TrainingError(RuntimeError):
 
 
 class Series(NamedTuple):
-    """A metric over the steps (the first is number 1) after which it was taken."""
+    """A metric over the training.
+
+    - `steps`: the numbers of the steps after which it was taken; the first is 1.
+    - `values`: one for each of these, and with several seeds one column for each seed.
+    """
 
     steps: np.ndarray
     values: np.ndarray
 
 
 class Trained(NamedTuple):
-    """What `train` returns. With several seeds, arrays have the seeds in front, those of metrics
-    behind the steps. `seconds` counts all attempts of a run that was stopped and continued."""
+    """What `train` returns.
+
+    - `model`: the trained one; with several seeds its arrays have the seeds in front.
+    - `metrics`: a `Series` for each metric by name, `"loss"` among them.
+    - `seconds`: the time of training, all attempts of a run that was stopped and continued.
+    """
 
     model: PyTree
     metrics: dict[str, Series]
@@ -64,6 +74,7 @@ class _Job(NamedTuple):
     batch_size: int | None
     evaluate: Callable | None
     single: bool
+    mesh: Mesh | None = None
 
 
 def train(
@@ -80,6 +91,7 @@ def train(
     keep: str | None = None,
     patience: int | np.integer | None = None,
     block: int | np.integer = 100,
+    devices: int | np.integer | Sequence[Any] | None = None,
     folder: str | Path | None = None,
     config: dict[str, Any] | None = None,
     resume: bool = True,
@@ -89,6 +101,9 @@ def train(
     stop: threading.Event | None = None,
 ) -> Trained:
     """Minimises `loss` over models made by `make`, in blocks of steps compiled as one.
+
+    Choose it where runs are long, may be stopped, or have several seeds; for anything else a loop
+    of your own does as well, since models are ordinary pytrees.
 
     **Arguments:**
 
@@ -107,6 +122,9 @@ def train(
       each seed the one that had the least of it after a block.
     - `patience`: stop once no seed has had a new least for so many blocks.
     - `block`: steps in one compiled call. Progress, metrics and checkpoints come between blocks.
+    - `devices`: so many, or just these, share the rows of each step (its batch must come out even);
+      the result is that of one to rounding. With several processes (`jax.distributed`) all call
+      `train` alike with `devices=jax.devices()`, and the first one keeps the folder.
     - `folder`: where configuration, metrics, checkpoints and the mark `done.json` go; None keeps
       nothing. A run that is there already is continued, or begun anew with `resume=False`.
     - `config`: what else belongs to the run's configuration. A folder whose run was configured
@@ -116,6 +134,8 @@ def train(
     - `progress`: whether to show the loss and the time left on stderr.
     - `tensorboard`: whether to write event files, too.
     - `stop`: once set, by another thread, the run ends between two blocks as by Ctrl-C.
+
+    **Returns:** a `Trained`.
     """
     numbers: dict[str, Any] = {"steps": steps, "block": block, "batch_size": batch_size}
     own = _checked(seeds, config, **numbers | ({"patience": patience} if keep else {}))
@@ -123,7 +143,8 @@ def train(
     _check_keep(keep, patience, evaluate)
     data, test_data = _on_device(data), _on_device(test_data)
     _check_rows(data)
-    job = _Job(loss, optimiser, own["batch_size"], evaluate, isinstance(own["seeds"], int))
+    mesh = make_mesh(devices, own["batch_size"] or _rows(data), _rows(data))
+    job = _Job(loss, optimiser, own["batch_size"], evaluate, isinstance(own["seeds"], int), mesh)
     state = _start(job, make, jnp.asarray(own["seeds"]))
     if keep is not None:
         # Not weakly typed, or the second block would be compiled anew.
@@ -132,8 +153,10 @@ def train(
     if folder is not None:
         own |= {"data": fingerprint(data), "start": fingerprint(state)}
     with _open_run(folder, own, resume, tensorboard) as run:
-        point = run.restore(state)
-        step, state, seconds = point
+        step, state, seconds = run.restore(state)
+        step, state, seconds, run.records = as_the_first_knows(step, state, seconds, run.records)
+        state, data, test_data = on_all(mesh, (state, data, test_data))
+        point = (step, state, seconds)
         clock = _Clock(seconds, checkpoint_seconds)
         with Progress(run.name, step, own["steps"], shown=progress) as bar:
             try:
@@ -169,9 +192,9 @@ def _on_device(data: PyTree) -> PyTree:
 def _open_run(
     folder: str | Path | None, config: dict[str, Any], resume: bool, tensorboard: bool
 ) -> InMemory | RunFolder:
-    if folder is not None:
+    if folder is not None and jax.process_index() == 0:
         return RunFolder(Path(folder), config, resume=resume, tensorboard=tensorboard)
-    if tensorboard:
+    if tensorboard and folder is None:
         raise ValueError("train got tensorboard=True and no folder for the event files: give one.")
     return InMemory()
 
@@ -218,16 +241,19 @@ def _compiled(job: _Job, state: _State, data: PyTree, test_data: PyTree, step: A
         arrays, static = eqx.partition(state, eqx.is_array)
 
         def body(arrays, number):
-            state, metrics = _step(job, eqx.combine(arrays, static), *batches.at(number))
+            batch, weights = batches.at(number)
+            batch = divided(job.mesh, batch)
+            state, metrics = _step(job, eqx.combine(arrays, static), batch, weights)
             return eqx.filter(state, eqx.is_array), metrics
 
         arrays, metrics = jax.lax.scan(body, arrays, step + jnp.arange(length))
         return eqx.combine(arrays, static), metrics
 
     state, metrics = _over_seeds(job, one)(state, data)
-    if job.evaluate is None:
-        return state, metrics, {}
-    return state, metrics, _over_seeds(job, job.evaluate)(state.model, test_data)
+    evaluated = {}
+    if job.evaluate is not None:
+        evaluated = _over_seeds(job, job.evaluate)(state.model, test_data)
+    return on_all(job.mesh, (state, metrics, evaluated))
 
 
 def _step(job: _Job, state: _State, batch: PyTree, weights: Array | None) -> tuple[_State, dict]:

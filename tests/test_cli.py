@@ -27,7 +27,7 @@ def test_version_agrees_with_the_package(lagrax_command):
 def test_help_names_every_command(lagrax_command):
     code, out, _ = lagrax_command("--help")
     assert code == 0
-    for name in ("reproduce", "simulate", "analyse", "fit", "models", "report", "info"):
+    for name in ("reproduce", "simulate", "analyse", "explore", "fit", "models", "report", "info"):
         assert name in out
     assert "\x1b" not in out
 

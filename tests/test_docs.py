@@ -1,5 +1,6 @@
 """The code in the documentation runs, and what it says about memory is what is measured."""
 
+import doctest
 import importlib.util
 import os
 import re
@@ -8,36 +9,63 @@ import types
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = [p for p in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if p.exists()]
-BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+PAGES = [p for p in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))) if p.exists()]
+BLOCK = re.compile(r"^```(python|pycon)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
-def blocks(page: str) -> list[tuple[int, str]]:
-    """The Python blocks of a page, each with the number of lines before it."""
-    return [(page.count("\n", 0, m.start(1)), m.group(1)) for m in BLOCK.finditer(page)]
+def blocks(page: str) -> list[tuple[int, str, str]]:
+    """The Python blocks of a page: the number of lines before each, its kind, and its code."""
+    return [(page.count("\n", 0, m.start(2)), *m.groups()) for m in BLOCK.finditer(page)]
+
+
+def run(page: str, path: Path, names: dict) -> None:
+    """Runs the blocks of a page in order. Those with prompts must print what the page shows."""
+    for before, kind, code in blocks(page):
+        if kind == "pycon":
+            shown = doctest.DocTestParser().get_doctest(code, {}, str(path), str(path), before)
+            shown.globs = names  # the page's own, not a copy
+            runner, said = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS), []
+            runner.run(shown, out=said.append, clear_globs=False)
+            assert not said, "".join(said)
+        else:
+            # The empty lines in front make tracebacks name the page's own line.
+            exec(compile("\n" * before + code, path, "exec"), names)
 
 
 def test_blocks_are_found():
-    page = "Text\n\n```python\na = 1\n```\n\n```\nno code\n```\n\n```python\nb = a\n```\n"
-    assert blocks(page) == [(3, "a = 1\n"), (11, "b = a\n")]
+    page = "Text\n\n```python\na = 1\n```\n\n```\nno code\n```\n\n```pycon\n>>> a\n1\n```\n"
+    assert blocks(page) == [(3, "python", "a = 1\n"), (11, "pycon", ">>> a\n1\n")]
     assert blocks((ROOT / "docs" / "gradients.md").read_text(encoding="utf-8"))
+    assert ROOT / "docs" / "api" / "solve.md" in PAGES
+
+
+def test_what_a_page_shows_is_checked():
+    page = (
+        "```python\na = [1, 2]\n```\n\n```pycon\n>>> b = sum(a)\n>>> print(b, a)\n3 [1, ...]\n```\n"
+    )
+    names: dict = {}
+    run(page, Path("page.md"), names)
+    assert names["b"] == 3
+    with pytest.raises(AssertionError, match=r"page.md[\s\S]*Expected:\s+4 \["):
+        run(page.replace("3 [", "4 ["), Path("page.md"), {})
+    with pytest.raises(AssertionError, match="ZeroDivisionError"):
+        run("```pycon\n>>> 1 / 0\n0\n```\n", Path("page.md"), {})
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("path", PAGES, ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
 def test_code_of_a_page_runs(path, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert os.environ["MPLBACKEND"] == "Agg"  # set in conftest, before anything imports matplotlib
     # A module that is listed, as classes look up the module they were defined in.
     module = types.ModuleType(f"page_{path.stem}")
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    with jax.enable_x64(False):
-        for before, code in blocks(path.read_text(encoding="utf-8")):
-            # The empty lines in front make tracebacks name the page's own line.
-            exec(compile("\n" * before + code, path, "exec"), module.__dict__)
+    with jax.enable_x64(False), np.printoptions():
+        run(path.read_text(encoding="utf-8"), path, module.__dict__)
 
 
 @pytest.fixture

@@ -60,6 +60,11 @@ CASES = {
         ValueError,
         ["both `ts` and `steps`", "SubSaveAt"],
     ),
+    "saveat of the solver's state": (
+        lambda: solve(saveat=diffrax.SaveAt(t1=True, solver_state=True)),
+        ValueError,
+        ["solver_state=True", "y0=earlier.evaluate"],
+    ),
     "saveat an array": (lambda: solve(saveat=np.array([1.0])), TypeError, ["diffrax.SaveAt"]),
     "another shape": (
         lambda: solve(lambda t, y, args, *, history: jnp.ones(3)),

@@ -421,15 +421,16 @@ def test_tables_of_lines(tmp_path):
     assert cell(result, "Table 1, CIFAR-10", "NODE") == [
         f"{mean:.2f} ± {std:.2f}",
         f"{mean - 1:.2f} ± {std:.2f}",
+        f"{mean - 0.5:.2f} ± {std:.2f}",
         "53.92 ± 0.67",
         f"−{53.92 - mean:.2f}",
         "3 of 5",
     ]
-    missing = ["–", "–", "56.73 ± 0.54", "–", "–"]
+    missing = ["–", "–", "–", "56.73 ± 0.54", "–", "–"]
     assert cell(result, "Table 1, CIFAR-10", "UNPCDDE5") == missing
     assert cell(result, "Table 1, MNIST", "NODE")[0] == "–"
     augmented = cell(result, "Augmented models, SVHN", "A2+NPCDDE5")
-    assert augmented == ["83.00", "82.00", "82.98 ± 0.37", "+0.02", "1 of 5"]
+    assert augmented == ["83.00", "82.00", "82.50", "82.98 ± 0.37", "+0.02", "1 of 5"]
     (other,) = [table for table in result.tables if table.title == "Runs of other settings"]
     assert len(other.rows) == 3
     names = ["curves", "evaluations", "evaluations-augmented", "other-curves"]

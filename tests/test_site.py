@@ -148,16 +148,6 @@ def test_links_are_mended_for_the_site(load_script):
     assert hooks.mend(page, "results/images/README.md", inside=False) == expected
 
 
-def test_formulas_become_mathml(load_script):
-    hooks = load_script(DOCS / "site.py")
-    page = r"<p>\(a &lt; b\) and $x_k$</p><pre><code>$HOME $x$</code></pre><p>$$y'$$</p>"
-    done = hooks.formulas(page)
-    assert done.count("<math") == 3
-    assert done.count('display="block"') == 1
-    assert "<mo>&#x0003C;</mo>" in done
-    assert "<pre><code>$HOME $x$</code></pre>" in done
-
-
 # --- the paper's map, and the picture of the files ------------------------------------------------
 
 

@@ -15,7 +15,7 @@ import scipy.linalg
 import scipy.optimize
 
 import lagrax
-from lagrax import systems
+from lagrax import analysis, systems
 
 TIGHT = diffrax.PIDController(rtol=1e-12, atol=1e-13)
 
@@ -48,6 +48,13 @@ HELD = {
     ),
     "population, tau": Case(
         lambda: systems.Population(3.1, tau=0.7), lambda x, h: 3.1 * x * (1 - h[0]), 0.7, 1, 0.2
+    ),
+    "population, lag": Case(
+        lambda: systems.Population(1.3, tau=0.9, lag=2),
+        lambda x, h: 1.3 * x * (1 - h[2]),
+        0.9,
+        3,
+        0.4,
     ),
     "linear, singular, three lags": Case(
         lambda: systems.Linear(SHIFT, LAGS, tau=0.8),
@@ -197,6 +204,26 @@ def test_population_has_period_three(x64):
     assert abs(multiplier) < 1e-10
     late = system.solution(np.array([60.0, 63.0]), 1 / a + 0.01)
     np.testing.assert_allclose(late, 1 / a, rtol=1e-10)
+
+
+@pytest.mark.parametrize("lag", [0, 1, 2, 5])
+def test_population_loses_stability_where_its_docstring_says(x64, lag):
+    """The multipliers at 1 are the roots of z^(j+1) - z^j + a tau, here by NumPy."""
+    limit = 2 * np.cos(lag * np.pi / (2 * lag + 1))
+    for growth, stable in ((0.99 * limit, True), (1.01 * limit, False)):
+        polynomial = [1.0, -1.0, *[0.0] * (lag - 1), growth] if lag else [1.0, growth - 1]
+        expected = np.sort(np.abs(np.roots(polynomial)))
+        f = analysis.knot_map(systems.Population(growth / 0.5, tau=0.5, lag=lag))
+        found = np.linalg.eigvals(f.jacobian(jnp.ones(lag + 1)))
+        np.testing.assert_allclose(np.sort(np.abs(found)), expected, rtol=1e-6)
+        assert (np.abs(found).max() < 1) == stable
+
+
+def test_population_with_a_lag_of_one_goes_round_in_six_seasons(x64):
+    system = systems.Population(1.02, lag=1)
+    knots = np.asarray(system.solution(np.arange(2000, 2600), 0.9))
+    crossings = np.sum((knots[1:] >= 1) & (knots[:-1] < 1))
+    assert 600 / crossings == pytest.approx(6, abs=0.2)
 
 
 @pytest.mark.parametrize("A", [REGULAR, SHIFT, np.zeros((3, 3))], ids=["regular", "shift", "zero"])
@@ -431,6 +458,11 @@ SQUARE = np.eye(2)
         (
             lambda: systems.Population().solution(0.5, intervals=0),
             "solution got intervals=0; expected 1 or more",
+        ),
+        (lambda: systems.Population(lag=-1), "Population got lag=-1; expected a whole number"),
+        (
+            lambda: systems.Population(lag=1).knot_map(jnp.ones(())),
+            "knot_map got 1 knots; expected 2, one for each delay",
         ),
         # The annotations of the constructors, checked in tests alone, would come first here.
         (

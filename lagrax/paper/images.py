@@ -109,6 +109,11 @@ class Protocol:
         return hashlib.sha256(content.encode()).hexdigest()[:8]
 
     @property
+    def used(self) -> tuple[int | None, int | None]:
+        """How many of the first images are trained on, and how many tested; None for all."""
+        return self.images, self.test_images
+
+    @property
     def options(self) -> dict[str, Any]:
         """For the model's `Flow`."""
         solver = {"solver": SOLVERS[self.solver], "throw": False}

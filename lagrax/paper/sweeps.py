@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import jax
 
 from .._files import write_atomically
+from .._launchers import Launcher, launch
 from .._machine import load
 from ..nn import paper_filters
 from ..training import TrainingError
@@ -124,25 +125,29 @@ def sweep(
     resume: bool = True,
     progress: bool = True,
     tensorboard: bool = False,
+    devices: int | None = None,
+    launcher: Launcher = "here",
 ) -> Swept:
     """Trains those of `runs` that have no line in `folder`, or all with `resume=False`; then draws
     what all lines there say.
 
     One that another process is training is left to it. One whose loss does not stay finite is
-    named, and the others go on. `data` is the folder of the original files, see `data.load`.
+    named, and the others go on. `data` is the folder of the original files, see `data.load`. So
+    many `devices` share each step. With the `launcher` "ray" runs are trained side by side by the
+    workers of a cluster, which must all see the folder.
     """
+    folder = folder.absolute()
+    _images.cache_clear()
     done = {line.run for line in read_lines(folder)} if resume else set()
-    options = {"resume": resume, "progress": progress, "tensorboard": tensorboard}
     tell = functools.partial(_tell, progress)
-    images = functools.lru_cache(maxsize=1)(functools.partial(_images, data, tell))
-    ends = {"trained": 0, "done_before": 0, "elsewhere": 0, "failed": 0}
-    for number, run in enumerate(runs, 1):
-        end = "done_before"
-        if run not in done:
-            used = images(run.dataset, run.protocol.images, run.protocol.test_images)
-            tell(f"{_in_words(run)}: run {number} of {len(runs)}")
-            end = _train(run, used, folder, tell, options)
+    left = [(number, run) for number, run in enumerate(runs, 1) if run not in done]
+    options = {"resume": resume, "tensorboard": tensorboard, "devices": devices}
+    options["progress"] = progress and launcher == "here"
+    tasks = [(run, f"run {number} of {len(runs)}", folder, data, options) for number, run in left]
+    ends = {"trained": 0, "done_before": len(runs) - len(left), "elsewhere": 0, "failed": 0}
+    for number, (end, sentence) in launch(launcher, train_one, tasks):
         ends[end] += 1
+        tell(sentence if launcher == "here" else f"{_in_words(left[number][1])}: {sentence}")
     swept = Swept(folder, **ends)
     tell(
         f"{swept.trained} of {len(runs)} runs trained, {swept.done_before} done before, "
@@ -153,29 +158,31 @@ def sweep(
     return swept
 
 
-def _train(run: Run, data: Data, folder: Path, tell: Callable, options: dict[str, Any]) -> str:
-    """Trains one run, unless another process does or did; returns how it ended."""
+def train_one(
+    run: Run, number: str, folder: Path, data: str | Path | None, options: dict[str, Any]
+) -> tuple[str, str]:
+    """Trains one run, unless another process does or did; how it ended, in a word and in others."""
+    tell = functools.partial(_tell, options["progress"])
+    used = _images(data, options["progress"], run.dataset, *run.protocol.used)
+    tell(f"{_in_words(run)}: {number}")
     line, place = folder / "lines" / f"{run.name}.jsonl", folder / "runs" / run.name
     with _claimed(place) as mine:
         if not mine:
-            tell("Another process is training it: left to that.")
-            return "elsewhere"
+            return "elsewhere", "Another process is training it: left to that."
         if options["resume"] and line.exists():
-            tell("Another process has trained it.")
-            return "done_before"
+            return "done_before", "Another process has trained it."
         try:
-            found = train_run(run, data, place, **options)
+            found = train_run(run, used, place, **options)
         except TrainingError as error:
-            tell(f"It failed: {error}")
-            return "failed"
+            return "failed", f"It failed: {error}"
         write_atomically(line, json.dumps(found) + "\n")
         # The line says all that these do.
         shutil.rmtree(place / "checkpoints", ignore_errors=True)
         (place / "metrics.jsonl").unlink(missing_ok=True)
     accuracy = found["test_accuracy"]
     best = max(x for x in accuracy if x is not None)
-    tell(f"Test accuracy {accuracy[-1]} %, at best {best} %, in {found['seconds']:.0f} s")
-    return "trained"
+    took = f"in {found['seconds']:.0f} s"
+    return "trained", f"Test accuracy {accuracy[-1]} %, at best {best} %, {took}"
 
 
 @contextlib.contextmanager
@@ -196,10 +203,12 @@ def _claimed(place: Path) -> Iterator[bool]:
         lock.release()
 
 
+# A worker trains many runs, most of them on the images of the one before.
+@functools.lru_cache(maxsize=1)
 def _images(
-    folder: str | Path | None, tell: Callable, dataset: str, train: int | None, test: int | None
+    folder: str | Path | None, shown: bool, dataset: str, train: int | None, test: int | None
 ) -> Data:
-    tell(f"Reading {DATASETS[dataset]}")
+    _tell(shown, f"Reading {DATASETS[dataset]}")
     return on_device(dataset, data_sets.load(dataset, folder), train, test)
 
 

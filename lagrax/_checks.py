@@ -13,7 +13,17 @@ import numpy as np
 import optimistix as optx
 from jaxtyping import PyTree
 
-from ._delays import Delay, Hold, Lag, Learn, RealScalar, describe, is_traced, is_whole
+from ._delays import (
+    Delay,
+    Hold,
+    Lag,
+    Learn,
+    RealScalar,
+    describe,
+    is_number,
+    is_traced,
+    is_whole,
+)
 from ._field import takes_history
 from ._gradients import Adjoint, Checkpointed, Direct, Gradient
 from ._saving import sub_saves
@@ -98,6 +108,12 @@ def checked_state(y0: Any, t0: RealScalar) -> tuple[PyTree, Callable | None, Any
         for x in jax.tree.leaves(y)
     ):
         raise TypeError(f"y0={y!r}; expected an array, a pytree of arrays, or a function of time.")
+    for leaf in jax.tree.leaves(y):
+        if isinstance(leaf, np.ndarray) and leaf.dtype.kind not in "biufcV":
+            raise TypeError(
+                f"The state y0 has an array of {leaf.dtype}; expected floating point or complex "
+                "numbers. Convert with .astype(float)."
+            )
     y = jax.tree.map(jnp.asarray, y)
     for leaf in jax.tree.leaves(y):
         if not jnp.issubdtype(leaf.dtype, jnp.inexact):
@@ -122,7 +138,7 @@ def dynamic_scalars(args: PyTree) -> PyTree:
 
 def check_span(t0: Any, t1: Any) -> None:
     for name, t in (("t0", t0), ("t1", t1)):
-        if not is_traced(t) and (np.ndim(t) != 0 or not np.isfinite(t)):
+        if not is_traced(t) and not is_number(t):
             raise ValueError(f"{name}={t!r}; expected one finite time.")
     # In NumPy, because JAX traces even what is known while it traces something else.
     if not is_traced(t0, t1) and not np.asarray(t1) > np.asarray(t0):
@@ -130,6 +146,36 @@ def check_span(t0: Any, t1: Any) -> None:
             f"Got t0={t0} and t1={t1}; expected t1 > t0. Delay equations only go forward: swap the "
             "two, or reverse time in the field."
         )
+
+
+# With more, already the list of breakpoints is too long for most memories.
+MOST_INTERVALS = 10**8
+
+
+def check_delays_against_span(delays: Sequence[Delay], t0: Any, t1: Any) -> None:
+    for delay in delays:
+        if delay.tau is None or is_traced(delay.tau, t0, t1):
+            continue
+        many = (float(t1) - float(t0)) / float(delay.tau)  # pyright: ignore[reportArgumentType]
+        if many > MOST_INTERVALS:
+            raise ValueError(
+                f"{describe([delay])} makes {many:.3g} intervals from t0={t0} to t1={t1}; expected "
+                f"at most {MOST_INTERVALS:,}. Give both in the same unit of time."
+            )
+
+
+def check_resolution(delays: Sequence[Delay], t0: Any, t1: Any, dtype: Any) -> None:
+    """Whether times so far from zero tell apart what happens within a period."""
+    if is_traced(t0, t1):
+        return
+    apart = float(jnp.finfo(dtype).eps) * max(abs(float(t0)), abs(float(t1)))
+    for delay in delays:
+        if delay.tau is not None and not is_traced(delay.tau) and float(delay.tau) < 16 * apart:
+            raise ValueError(
+                f"{describe([delay])} is too short for {jnp.dtype(dtype).name} between t = {t0} "
+                f"and {t1}, where times are up to {apart:.1g} apart. Use float64 "
+                "(jax.config.update('jax_enable_x64', True)), or let the span begin near 0."
+            )
 
 
 def check_intervals(intervals: Any, delays: Sequence[Delay], t0: Any, t1: Any) -> None:
@@ -167,11 +213,24 @@ def check_solver(solver: Any) -> None:
         )
 
 
+def check_progress_meter(meter: Any) -> None:
+    if not isinstance(meter, diffrax.AbstractProgressMeter):
+        raise TypeError(
+            f"progress_meter={meter!r}; expected one of diffrax's, such as "
+            "diffrax.TextProgressMeter()."
+        )
+
+
 def check_steps(steps: Any, max_steps: Any, controller: Any, dt0: Any) -> None:
     if not is_whole(max_steps) or max_steps < 1:
         raise ValueError(
             f"max_steps={max_steps!r}; expected a whole number, at least 1: memory is set aside "
             "for so many."
+        )
+    if dt0 is not None and not is_traced(dt0) and not (is_number(dt0) and dt0 > 0):
+        raise ValueError(
+            f"dt0={dt0!r}; expected one positive number, the length of the first step. Leave it "
+            "out to have it found."
         )
     if steps is None:
         return

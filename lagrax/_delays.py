@@ -1,6 +1,7 @@
 """What an argument from the past is, and where the solution has its breakpoints."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -133,6 +134,16 @@ def is_whole(value: Any) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
+def is_number(value: Any) -> bool:
+    """Whether this is one finite real number, of Python's, NumPy's or JAX's."""
+    if isinstance(value, (bool, str)) or np.ndim(value) != 0:
+        return False
+    try:
+        return math.isfinite(value)
+    except (TypeError, OverflowError):
+        return False
+
+
 def is_traced(*values: Any) -> bool:
     return any(isinstance(v, Tracer) for v in values)
 
@@ -158,12 +169,12 @@ def with_periods(delays: Sequence[Delay], periods: Sequence[RealScalar]) -> list
 def _checked_period(tau: Any, name: str) -> RealScalar | Learn:
     if isinstance(tau, Learn):
         return tau
-    if isinstance(tau, (bool, str)) or np.ndim(tau) != 0:
+    if isinstance(tau, (bool, str, complex)) or np.ndim(tau) != 0:
         raise ValueError(
             f"{name} got tau={tau!r}; expected one positive number. "
             f"For several delays pass several: delays=[{name}(1.0), {name}(2.0)]."
         )
-    if not is_traced(tau) and not (np.isfinite(tau) and float(tau) > 0):
+    if not is_traced(tau) and not (is_number(tau) and float(tau) > 0):
         raise ValueError(
             f"{name} got tau={tau!r}; expected a positive, finite number. "
             "An equation without delays takes delays=()."
@@ -172,7 +183,12 @@ def _checked_period(tau: Any, name: str) -> RealScalar | Learn:
 
 
 def _checked_times(times: Any) -> Any:
-    times = times if is_traced(times) else np.asarray(times, float)
+    try:
+        times = times if is_traced(times) else np.asarray(times, float)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"Hold got times={times!r:.60}; expected instants, one number after the other."
+        ) from None
     if times.ndim != 1 or times.shape[0] == 0:
         raise ValueError(
             f"Hold got times of shape {times.shape}; expected at least one instant, one after the "
@@ -300,7 +316,8 @@ def _covered(delays: Sequence[Any], t0, t1, intervals, slack):
         tau = jnp.asarray(delay.tau)
         first = t0 if isinstance(delay, Lag) else _floor(t0 / tau, slack, jnp) * tau
         reach = first + intervals * tau
-        covered &= (tau > 0) & (reach >= t1 - slack * jnp.maximum(jnp.abs(t1), 1.0))
+        scale = jnp.maximum(jnp.maximum(jnp.abs(t0), jnp.abs(t1)), t1 - t0)
+        covered &= (tau > 0) & (reach >= t1 - slack * scale)
     return covered
 
 
@@ -360,7 +377,9 @@ def _instants(hold, starts, t0, slack, xp):
     """The instant whose state `hold` holds, in each interval."""
     if hold.times is None:
         return (_floor(starts / hold.tau, slack, xp) - hold.lag) * hold.tau
-    width, times = slack * xp.maximum(1.0, xp.abs(starts)), xp.asarray(hold.times)
+    times = xp.asarray(hold.times)
+    gap = xp.min(xp.diff(times)) if times.shape[0] > 1 else 0.0
+    width = slack * xp.maximum(gap, xp.abs(starts))
     index = xp.searchsorted(times, starts + width, side="right") - 1 - hold.lag
     return xp.where(index >= 0, times[xp.maximum(index, 0)], t0)
 
@@ -375,7 +394,7 @@ def _window(lag_taus, num_delays, starts, t1, slack, xp) -> int:
     if xp is jnp:
         return starts.shape[0]
     earliest = starts - max(lag_taus)
-    width = slack * np.maximum(1.0, np.abs(starts))
+    width = slack * np.maximum(max(lag_taus), np.abs(starts))
     oldest = np.searchsorted(starts, earliest - width, side="right") - 1
     return int(np.max(np.arange(starts.shape[0]) - np.maximum(oldest, 0)))
 

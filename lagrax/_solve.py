@@ -14,11 +14,14 @@ from jaxtyping import Array, ArrayLike, PyTree, Shaped
 
 from ._checks import (
     check_delays,
+    check_delays_against_span,
     check_enough_intervals,
     check_fields,
     check_intervals,
     check_number_of_fields,
     check_options,
+    check_progress_meter,
+    check_resolution,
     check_saveat,
     check_solver,
     check_span,
@@ -103,7 +106,9 @@ def solve(
     delays = list(delays)
     fields = check_fields(field, delays)
     check_span(t0, t1)
+    check_delays_against_span(delays, t0, t1)
     check_solver(solver)
+    check_progress_meter(progress_meter)
     check_steps(steps, max_steps, stepsize_controller, dt0)
     adaptive = steps is None
     controller = checked_controller(solver, stepsize_controller, dt0) if adaptive else None
@@ -111,6 +116,7 @@ def solve(
     solver = with_tolerances(solver, controller, dtype)
     gradient = checked_gradient(gradient, delays, solver, controller, dtype)
     check_saveat(saveat, t0, t1, dtype)
+    check_resolution(delays, t0, t1, dtype)
     if isinstance(fields, list) and intervals is None:
         intervals = len(fields)  # one for each, which is checked below
     else:
@@ -384,20 +390,24 @@ def _cross(problem: _Problem, method: Method, grid: Grid, interval, carry: _Carr
         jnp.where(failed, t, carry.failed_at),
         problem.meter.step(carry.meter, (row.number + 1) / grid.num),
     )
-    return carry, (leg.y, leg.saves, leg.record if method.room else None)
+    return carry, (leg.y, _finite(leg.y), leg.saves, leg.record if method.room else None)
+
+
+def _finite(y: PyTree) -> Array:
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(y)]))
 
 
 def _solution(problem, method: Method, grid: Grid, places: Places, carry: _Carry, out) -> Solution:
-    ys, saves, record = out
+    ys, finite, saves, record = out
     t0, t1 = grid.starts[0], grid.ends[-1]
-    knots = Knots(
-        jnp.concatenate([grid.starts, t1[None]]),
-        jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), problem.y0, ys),
-    )
-    result, failed_at = _result(grid, knots, carry)
+    ts = jnp.concatenate([grid.starts, t1[None]])
+    good = jnp.concatenate([_finite(problem.y0)[None], finite])
+    result, failed_at = _result(grid, ts, good, carry)
     valid = lambda ts: ((ts <= failed_at) | jnp.isnan(failed_at)) & grid.covered
-    knots = Knots(knots.ts, _masked(knots.ys, valid(knots.ts)))
-    y1 = jax.tree.map(lambda x: x[-1], knots.ys)
+    # Nothing else looks at all the knots: a compiled program that does not either keeps none.
+    all_ys = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), problem.y0, ys)
+    knots = Knots(ts, _masked(all_ys, valid(ts)))
+    y1 = jax.tree.map(lambda x: jnp.where(valid(t1), x, jnp.nan), carry.ring[0])
     records = None
     if record is not None:
         linear = diffrax.LocalLinearInterpolation
@@ -447,14 +457,11 @@ def _saved(places: Places, saves: PyTree, valid: Array, t0: Array, t1: Array) ->
     return _masked(flat, valid & (places.ts >= t0) & (places.ts <= t1))
 
 
-def _result(grid: Grid, knots: Knots, carry: _Carry) -> tuple[RESULTS, Array]:
-    def finite(x):
-        return jnp.all(jnp.isfinite(x).reshape(x.shape[0], -1), axis=1)
-
-    good = jnp.all(jnp.stack([finite(x) for x in jax.tree.leaves(knots.ys)]), axis=0)
+def _result(grid: Grid, ts: Array, good: Array, carry: _Carry) -> tuple[RESULTS, Array]:
+    """`good` says at which of the knots, whose times are `ts`, the state is finite."""
     lost = ~jnp.all(good) & (carry.result == RESULTS.successful)
     result = RESULTS.where(lost, RESULTS.state_not_finite, carry.result)
-    failed_at = jnp.where(lost, knots.ts[jnp.argmin(good)], carry.failed_at)
+    failed_at = jnp.where(lost, ts[jnp.argmin(good)], carry.failed_at)
     if grid.covered is not True:
         result = RESULTS.where(grid.covered, result, RESULTS.intervals_too_few)
     return result, failed_at

@@ -38,10 +38,10 @@ class Past(eqx.Module):
     def __call__(self, t: Real[Array, ""], right: Bool[Array, ""]) -> list[State]:
         """The lagged states at time t. `right` says that t begins an interval, so that of the two
         derivatives at a kink the right-hand one is meant."""
-        return [self.at(t - tau, right) for tau in self.taus]
+        return [self._at(t - tau, tau, right) for tau in self.taus]
 
-    def at(self, t: Real[Array, ""], right: Bool[Array, ""]) -> State:
-        rounding = 32 * jnp.finfo(t.dtype).eps * jnp.maximum(1, jnp.abs(self.t0))
+    def _at(self, t: Real[Array, ""], tau: Real[Array, ""], right: Bool[Array, ""]) -> State:
+        rounding = 32 * jnp.finfo(t.dtype).eps * jnp.maximum(tau, jnp.abs(self.t0))
         # Rounding alone must not ask the initial function for a time after t0. Some implicit
         # methods do look beyond the end of a step, though, and the first interval has no records.
         # (And where, not minimum, which shares out the gradient where t is t0.)
@@ -519,9 +519,12 @@ def _make_advance(interval, f, stepper, controller, clip, begun) -> Callable:
         pace = now.pace
         h = now.t_next - now.t
         y, error, info, slope, failed = stepper.step(f, now.t, h, now.y, now.slope)
-        error = jax.tree.map(lambda e: jnp.where(jnp.isnan(e), jnp.inf, e), error)
+        # A step that leads nowhere, as where an implicit one finds no solution, is too long: the
+        # controller, which scales errors by the new state, is to see that and nothing else.
+        lost = ~_finite(y)
+        error = jax.tree.map(lambda e: jnp.where(jnp.isnan(e) | lost, jnp.inf, e), error)
         keep, t, t_next, made_jump, state, controlled = controller.adapt_step_size(
-            now.t, now.t_next, now.y, y, None, error, order, pace.controller
+            now.t, now.t_next, now.y, _select(lost, now.y, y), None, error, order, pace.controller
         )
         keep: Any = jnp.asarray(keep)
         t = jnp.minimum(t, end)

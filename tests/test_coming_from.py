@@ -53,6 +53,7 @@ def test_there_is_a_page_for_each():
     assert {path.stem for path in FOLDER.glob("*.md")} == {"diffrax", *SAME}
 
 
+@pytest.mark.slow  # the page itself is run with the others
 def test_diffrax(monkeypatch):
     names = run("diffrax", "python", monkeypatch)
     for kind in ("", "_held", "_lag"):

@@ -14,6 +14,8 @@ from lagrax import Adjoint, Checkpointed, Direct, Hold, Lag, holds
 TIGHT = diffrax.PIDController(rtol=1e-10, atol=1e-12)
 WAYS = {"direct": Direct(), "checkpointed": Checkpointed(), "adjoint": Adjoint()}
 PATHS = {"adaptive": {"stepsize_controller": TIGHT}, "fixed": {"steps": 12}}
+# Adaptive solves take long to compile; other tests have them too.
+MOSTLY_FIXED = [pytest.param("adaptive", marks=pytest.mark.slow), "fixed"]
 A = jnp.asarray(np.random.default_rng(0).normal(size=(2, 6)) * 0.6)
 
 
@@ -81,7 +83,7 @@ def test_gradient_of_the_period_and_of_the_final_time(way, path, x64):
     np.testing.assert_allclose(ravel(got), measured, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", MOSTLY_FIXED)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_sample_on_a_knot_has_the_derivative_from_the_left(way, path, x64):
     """At t = tau = 1 the solution has a kink in t and in tau; halves of both sides are wrong."""
@@ -98,7 +100,7 @@ def test_a_sample_on_a_knot_has_the_derivative_from_the_left(way, path, x64):
     np.testing.assert_allclose(by_tau, 0.0, atol=1e-4)
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", MOSTLY_FIXED)
 def test_lag_gradients_of_field_past_and_delay(path, x64):
     def loss(p, gradient):
         past = lambda t: p["mean"] + 0.3 * jnp.sin(p["pulse"] * t)
@@ -128,7 +130,14 @@ def test_lag_gradients_of_field_past_and_delay(path, x64):
     np.testing.assert_allclose(ravel(direct), measured, rtol=2e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("clock", [Hold(0.5), Hold(0.8), Hold(times=[1.0, 2.0])], ids=str)
+@pytest.mark.parametrize(
+    "clock",
+    [
+        Hold(0.5),
+        *(pytest.param(h, marks=pytest.mark.slow) for h in (Hold(0.8), Hold(times=[1.0, 2.0]))),
+    ],
+    ids=str,
+)
 def test_a_traced_lag_whose_kinks_meet_instants_of_a_hold(clock, x64):
     def final(tau):
         field = lambda t, y, args, *, history: -history[0] - 0.5 * history[1]
@@ -161,7 +170,7 @@ def test_hold_and_lag_together(x64):
         np.testing.assert_allclose(jax.grad(loss)(a, gradient), measured, rtol=1e-7)
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", MOSTLY_FIXED)
 @pytest.mark.parametrize("way", WAYS)
 def test_gradient_of_the_past_that_is_held(way, path, x64):
     def loss(c, gradient):
@@ -310,6 +319,7 @@ def test_adjoint_is_theorem_2(observed, shared, x64):
         np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_adjoint_converges_as_the_tolerance_tightens(x64):
     def loss(a, gradient, **options):
         sol = lagrax.solve(
@@ -327,6 +337,7 @@ def test_adjoint_converges_as_the_tolerance_tightens(x64):
     assert errors[2] < 1e-5
 
 
+@pytest.mark.slow
 def test_adjoint_with_a_solver_and_control_of_its_own(x64):
     p = {"weights": A.astype(float), "y0": jnp.array([0.3, -0.2])}
     own = Adjoint(diffrax.Dopri8(), diffrax.PIDController(rtol=1e-10, atol=1e-12))
@@ -395,6 +406,7 @@ def test_gradients_are_those_of_the_closed_form(x64):
         np.testing.assert_allclose(jax.grad(final)(3.2, gradient), expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_complex_gradients_agree(x64):
     def loss(w, gradient):
         sol = lagrax.solve(
@@ -436,7 +448,7 @@ class Learned(eqx.Module):
         return self.second(jnp.tanh(self.first.weight[:, 0] * y + history))[0]
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", MOSTLY_FIXED)
 def test_a_module_with_hold_is_differentiated_with_respect_to_its_leaves(path, x64):
     keys = jax.random.split(jax.random.key(0), 2)
     model = Learned(eqx.nn.Linear(3, 5, key=keys[0]), eqx.nn.Linear(5, 1, key=keys[1]))

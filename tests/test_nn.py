@@ -254,6 +254,7 @@ def accelerator(monkeypatch):
 
 # How far from float32 each type may be, relative to the norm, and how far it must be to be it.
 BOUNDS = {"float32": (0, 1e-6), "float16": (1e-6, 1e-2), "bfloat16": (1e-5, 5e-2)}
+MOST_TYPES = ["float32", "float16", pytest.param("bfloat16", marks=pytest.mark.slow)]
 
 
 def distances(got, expected):
@@ -263,7 +264,7 @@ def distances(got, expected):
 
 
 @pytest.mark.usefixtures("accelerator")
-@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("dtype", MOST_TYPES)
 @pytest.mark.parametrize(
     ("history", "uses_state", "pad_to"),
     [(*a, None) for a in ARGUMENTS]
@@ -327,7 +328,10 @@ def test_holds_before_the_start_are_read_once():
 
 
 @pytest.mark.usefixtures("accelerator")
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize(
+    "dtype",
+    ["float16", *(pytest.param(d, marks=pytest.mark.slow) for d in ("float32", "bfloat16"))],
+)
 @pytest.mark.parametrize("size", [1e-12, pytest.param(1.0, marks=pytest.mark.slow), 1e12])
 def test_fused_gradient_of_any_size(dtype, size):
     """Far below and above what float16 holds. At the default precision float32 has a weight
@@ -375,7 +379,8 @@ def conv_layer(kind, dtype, p=0, **options):
 
 @pytest.mark.usefixtures("accelerator")
 @pytest.mark.parametrize(
-    "dtype", ["float32", "float16", pytest.param("bfloat16", marks=pytest.mark.slow)]
+    "dtype",
+    ["float16", *(pytest.param(d, marks=pytest.mark.slow) for d in ("float32", "bfloat16"))],
 )
 @pytest.mark.parametrize("p", [pytest.param(0, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize("kind", CONV_LAYERS)

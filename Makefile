@@ -5,6 +5,7 @@
 # make test-all  the tests, the slow ones included
 # make lint      style; make types: static types
 # make docs      the documentation, in site/; make tutorials: its notebooks, run anew
+# make soak      a hundred kills, and fifty thousand random equations; results/soak has the summary
 # make package   the wheel and the sdist, in dist/, each tried in an empty environment
 # make clean     remove what these commands made, but for results and runs
 #
@@ -24,7 +25,7 @@ BENCH := .venv-bench
 BENCH_READY := $(BENCH)/.ready
 QUESTIONS := population_step ndde_step throughput work_precision gradient_cost hold_split
 
-.PHONY: demo reproduce bench test test-all lint types docs tutorials package clean
+.PHONY: demo reproduce bench test test-all lint types docs tutorials package soak clean
 .DEFAULT_GOAL := test
 
 demo: $(READY)
@@ -61,6 +62,10 @@ tutorials: $(READY)
 	    --ClearMetadataPreprocessor.preserve_cell_metadata_mask="{'tags','short'}" \
 	    --ClearMetadataPreprocessor.preserve_nb_metadata_mask="{'kernelspec',('language_info','name')}" \
 	    docs/tutorials/*.ipynb
+
+soak: $(READY)
+	@$(BIN)/python results/soak/kills.py --kills 100
+	@$(BIN)/python results/soak/properties.py
 
 package: $(READY)
 	@rm -rf dist

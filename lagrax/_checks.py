@@ -170,7 +170,10 @@ def check_resolution(delays: Sequence[Delay], t0: Any, t1: Any, dtype: Any) -> N
         return
     apart = float(jnp.finfo(dtype).eps) * max(abs(float(t0)), abs(float(t1)))
     for delay in delays:
-        if delay.tau is not None and not is_traced(delay.tau) and float(delay.tau) < 16 * apart:
+        tau = delay.tau
+        if tau is None or isinstance(tau, Learn) or is_traced(tau):
+            continue
+        if float(tau) < 16 * apart:
             raise ValueError(
                 f"{describe([delay])} is too short for {jnp.dtype(dtype).name} between t = {t0} "
                 f"and {t1}, where times are up to {apart:.1g} apart. Use float64 "

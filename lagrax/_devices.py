@@ -29,6 +29,10 @@ def make_mesh(
                 "--xla_force_host_platform_device_count=N makes N of them."
             )
         devices = there[: int(devices)]
+    if not isinstance(devices, Sequence) or not all(isinstance(d, jax.Device) for d in devices):
+        raise TypeError(
+            f"train got devices={devices!r:.60}; expected how many, or some of jax.devices()."
+        )
     size = min(batch, rows)
     if size % len(devices):
         raise ValueError(

@@ -91,9 +91,12 @@ def _held_view(place: Place, system: HeldSystem) -> View:
     asked = np.concatenate([ts, instants])
     ys = np.asarray(system.solution(asked, place.start, intervals=subject.intervals), float)
     ys = ys.reshape(len(asked), -1)
-    curve, knots = ys[:SAMPLES], ys[SAMPLES:]
+    knots = ys[SAMPLES:]
     shown = instants <= subject.t1
-    trajectory = _trajectory(place, ts, curve, instants[shown], knots[shown])
+    # The curve goes through its knots, wherever they lie between the samples.
+    order = np.argsort(asked, kind="stable")
+    order = order[asked[order] <= subject.t1]
+    trajectory = _trajectory(place, asked[order], ys[order], instants[shown], knots[shown])
     if isinstance(system, LinearSystem):
         plane = _successive(knots[:, 0], "x₁")
         sentence, here = _linear_run(place, system)

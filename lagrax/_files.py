@@ -1,24 +1,92 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, and what is said where they cannot."""
 
+import contextlib
+import errno
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+FULL = {errno.ENOSPC, errno.EDQUOT}
+REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
+IN_THE_WAY = {errno.EEXIST, errno.ENOTDIR}
+
+
+class WriteError(OSError):
+    """Something cannot be written; the message says where, why and what to do."""
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """What the system refuses within becomes a sentence about `path`; the outermost one counts."""
+    try:
+        yield
+    except OSError as error:
+        cause: BaseException | None = error
+        while isinstance(cause, WriteError):
+            cause = cause.__cause__
+        raise WriteError(f"{path} cannot be written: {_why(cause)}") from cause
+
+
+def _why(error: BaseException | None) -> str:
+    number = getattr(error, "errno", None)
+    said = getattr(error, "strerror", None) or str(error)
+    if number in FULL:
+        return "the disk is full. Make room, and run the same again."
+    if number in REFUSED:
+        return f"that is not allowed ({said}). Change it, or choose another place."
+    if number in IN_THE_WAY:
+        return "a file is where a folder should be. Move it, or choose another place."
+    if number == errno.ENOENT:
+        return "it is gone. See who removed it, and run the same again."
+    return f"{said}. See to that, and run the same again."
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:
     """All of `content` at `path`, or nothing, whenever the machine stops."""
     content = content.encode() if isinstance(content, str) else content
-    path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(unfinished, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(unfinished, path)
+        finally:
+            # What went wrong before is to be told, not that this does, too.
+            with contextlib.suppress(OSError):
+                unfinished.unlink(missing_ok=True)
+
+
+# More than any file that is read whole; one without an end would take all memory.
+LONGEST = 2**28
+
+
+def read_whole(path: Path) -> bytes:
+    """What a file holds; one that is longer than `LONGEST` is a ValueError."""
+    parts, size = [], 0
+    with open(path, "rb") as file:
+        while part := file.read(2**20):
+            parts.append(part)
+            size += len(part)
+            if size > LONGEST:
+                raise ValueError(f"it is longer than {LONGEST:,} bytes")
+    return b"".join(parts)
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file holds; one that holds none, in whatever way, is a ValueError."""
+    return parse_json(read_whole(path).decode())
+
+
+def parse_json(text: str) -> Any:
     try:
-        with open(unfinished, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -132,6 +132,13 @@ def gap_of(table: Table) -> float:
 def _check(request: Request, table: Table) -> None:
     if request.field not in FIELDS:
         raise FitError(f"--field {request.field}: expected one of {', '.join(FIELDS)}.")
+    for name, value, most in (
+        ("forecast", request.forecast, 1_000_000),
+        ("ensemble", request.ensemble, 1000),
+        ("seed", request.seed, 2**31 - request.ensemble),
+    ):
+        if value > most:
+            raise FitError(f"--{name} {value}: expected at most {most:,}.")
     if request.lags is not None and request.hold is None and not request.select:
         raise FitError(f"--lags {request.lags} needs the period of the holds: add --hold TAU.")
     if request.learn_tau and request.hold is None and request.lag is None and not request.select:

@@ -1,6 +1,8 @@
 """Where independent tasks are run: here, one after the other, or on the workers of Ray."""
 
+import logging
 import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
@@ -18,39 +20,59 @@ class WorkerDied(RuntimeError):
 
 
 def launch(
-    launcher: Launcher, task: Callable[..., Any], arguments: Sequence[tuple]
+    launcher: Launcher, task: Callable[..., Any], arguments: Sequence[tuple], *, gpus: int = 1
 ) -> Iterator[tuple[int, Any]]:
-    """Runs `task` with each of the arguments; their numbers and what came of them, as they end."""
+    """Runs `task` with each of the arguments; their numbers and what came of them, as they end.
+
+    So many `gpus` each has for itself on a cluster that has some.
+    """
     if launcher == "ray":
-        yield from _on_ray(task, arguments)
+        yield from _on_ray(task, arguments, gpus)
         return
     for number, given in enumerate(arguments):
         yield number, task(*given)
 
 
-def _on_ray(task: Callable[..., Any], arguments: Sequence[tuple]) -> Iterator[tuple[int, Any]]:
+def _on_ray(
+    task: Callable[..., Any], arguments: Sequence[tuple], gpus: int
+) -> Iterator[tuple[int, Any]]:
     """On the cluster that `ray start` has made or $RAY_ADDRESS names, else on one of its own."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # or Ray reports to its makers
+    # Ray reads these when it is imported.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # or it reports to its makers
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")  # or it tells stdout of each retry
+    if "RAY_ADDRESS" not in os.environ:
+        # As on a Mac, a cluster of its own then listens to this machine alone.
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     ray = load("ray")
     mine = not ray.is_initialized()
     if mine:
-        ray.init(log_to_driver=False, include_dashboard=False, configure_logging=False)
+        with warnings.catch_warnings():
+            # JAX warns of forks; these become other programs at once.
+            warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
+            ray.init(log_to_driver=False, include_dashboard=False, logging_level=logging.ERROR)
     try:
-        # A task has a GPU for itself where there are some.
         has_gpu = ray.cluster_resources().get("GPU", 0) > 0
-        remote = ray.remote(num_cpus=1, num_gpus=int(has_gpu), max_retries=RETRIES)(task)
+        options = {"num_cpus": 1, "num_gpus": gpus if has_gpu else 0, "max_retries": RETRIES}
+        remote = ray.remote(**options)(task)
         waiting = {remote.remote(*given): number for number, given in enumerate(arguments)}
         while waiting:
             (ended, *_), _ = ray.wait(list(waiting))
             number = waiting.pop(ended)
-            try:
-                yield number, ray.get(ended)
-            except (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError) as error:
-                raise WorkerDied(
-                    f"Task {number + 1} of {len(arguments)} ended with its worker {RETRIES + 1} "
-                    "times; others are done. Look for what kills it, such as memory, and run the "
-                    "same command again."
-                ) from error
+            yield number, _result(ray, ended, f"Task {number + 1} of {len(arguments)}")
     finally:
         if mine:
             ray.shutdown()
+
+
+def _result(ray: Any, ended: Any, name: str) -> Any:
+    errors = ray.exceptions
+    try:
+        return ray.get(ended)
+    except errors.RayTaskError as error:
+        # What the task raised, without the story of how it came here.
+        raise error.cause from None
+    except (errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError) as error:
+        raise WorkerDied(
+            f"{name} ended with its worker {RETRIES + 1} times; what is done is kept. Look for "
+            "what kills it, such as memory, and run the same command again."
+        ) from error

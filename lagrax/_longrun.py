@@ -75,8 +75,8 @@ class LongRun(NamedTuple):
     @property
     def omission(self) -> str:
         """What was left out, in a sentence."""
-        many = "One is" if self.left_out == 1 else f"{self.left_out} are"
-        return f"{many} left out, far from all measurements, where the equation says nothing."
+        many = "One more orbit is" if self.left_out == 1 else f"{self.left_out} more orbits are"
+        return f"{many} far from all measurements, where the equation says nothing: left out."
 
     def points(self, orbit: Orbit) -> str:
         """The states at the knots that an orbit goes through, one after the other."""

@@ -15,12 +15,15 @@ aside.
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import math
 import os
+import platform
 import shutil
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -32,7 +35,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from . import _machine
-from ._files import write_atomically, write_json
+from ._files import parse_json, read_json, write_atomically, write_json, writing
 from ._machine import load
 
 Record = dict[str, Any]
@@ -91,13 +94,14 @@ class RunFolder:
         self._bytes = 0
 
     def __enter__(self) -> "RunFolder":
-        with self._closing:
+        with self._closing, writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             self._closing.callback(_hold_alone(self.folder).release)
             if not self._resume:
                 _clear(self.folder)
-            for unfinished in self.folder.rglob(".*.part"):  # of a process that was killed
-                unfinished.unlink()
+            for place in (self.folder, self.folder / "checkpoints"):
+                for unfinished in place.glob(".*.part"):  # of a process that was killed
+                    unfinished.unlink()
             self._settle_config(self.folder / "config.json")
             # Up to here a failure lets go of what was opened; from here on `__exit__` does.
             self._closing = self._closing.pop_all()
@@ -110,7 +114,8 @@ class RunFolder:
         if not path.exists():
             write_json(path, {"config": self._config, "machine": _machine.describe()})
             return
-        before = _read_json(path).get("config")
+        found = _read_json(path)
+        before = found.get("config") if isinstance(found, dict) else None
         if not isinstance(before, dict):
             raise _unreadable(path, "it does not hold a configuration")
         names = sorted(
@@ -129,16 +134,18 @@ class RunFolder:
 
     def restore(self, state: PyTree) -> tuple[int, PyTree, float]:
         """Step, state and seconds of the newest sound checkpoint; else `state` at step 0."""
-        restored, about = self._newest_sound(state)
-        step = int(about["step"])
-        self._open_metrics(int(about["bytes"]))
-        self._writer = self._event_writer(step) if self._tensorboard else None
+        with writing(self.folder):
+            restored, about = self._newest_sound(state)
+            step = int(about["step"])
+            self._open_metrics(int(about["bytes"]))
+            self._events = self._open_events(step) if self._tensorboard else None
         return step, restored, float(about["seconds"])
 
     def _newest_sound(self, state: PyTree) -> tuple[PyTree, dict[str, str]]:
         for path in reversed(_checkpoints(self.folder)):
             try:
                 restored, about = load_checkpoint(path, state)
+                _check_about(about)
                 self._check_metrics(int(about["bytes"]), about["metrics"])
             except Damaged as damage:
                 _set_aside(path, damage)
@@ -151,10 +158,17 @@ class RunFolder:
         content = path.read_bytes()[:size] if path.exists() else b""
         if len(content) < size or hashlib.sha256(content).hexdigest() != digest:
             raise Damaged("metrics.jsonl does not hold the lines that it counts on")
+        try:
+            lines = [parse_json(line.decode()) for line in content.splitlines()]
+        except ValueError as error:
+            raise Damaged(f"metrics.jsonl cannot be read: {error}") from None
+        if not all(isinstance(line, dict) and "step" in line for line in lines):
+            raise Damaged("metrics.jsonl holds a line without a step")
 
     def _open_metrics(self, size: int) -> None:
         path = self.folder / "metrics.jsonl"
-        self._metrics = path.open("ab")
+        # Without a buffer: what a full disk has refused must not be written again when it closes.
+        self._metrics = path.open("ab", buffering=0)
         self._closing.callback(self._metrics.close)
         # Lines behind the checkpoint are written again, by the same steps.
         self._metrics.truncate(size)
@@ -167,41 +181,50 @@ class RunFolder:
     def append(self, records: Sequence[Record]) -> None:
         plain = [_plain(record) for record in records]
         content = "".join(json.dumps(record) + "\n" for record in plain).encode()
-        # Not done any longer, if a damaged end is computed again.
-        (self.folder / "done.json").unlink(missing_ok=True)
-        self._metrics.write(content)
-        self._metrics.flush()
-        self._digest.update(content)
-        self._bytes += len(content)
-        self.records += _filled(plain)
-        if self._writer is not None:
-            _write_events(self._writer, self.records[-len(records) :])
+        with writing(self.folder):
+            # Not done any longer, if a damaged end is computed again.
+            (self.folder / "done.json").unlink(missing_ok=True)
+            _write_all(self._metrics, content)
+            self._digest.update(content)
+            self._bytes += len(content)
+            self.records += _filled(plain)
+            if self._events is not None:
+                self._events.write(self.records[-len(records) :])
 
     def save(self, step: int, state: PyTree, seconds: float) -> None:
-        os.fsync(self._metrics.fileno())
         about = {
             "step": str(step),
             "seconds": f"{seconds:.3f}",
             "bytes": str(self._bytes),
             "metrics": self._digest.hexdigest(),
         }
-        save_checkpoint(_checkpoint_path(self.folder, step), state, about)
-        for path in _checkpoints(self.folder)[:-KEPT_CHECKPOINTS]:
-            path.unlink()
+        with writing(self.folder):
+            self._check_there()
+            os.fsync(self._metrics.fileno())
+            save_checkpoint(_checkpoint_path(self.folder, step), state, about)
+            for path in _checkpoints(self.folder)[:-KEPT_CHECKPOINTS]:
+                path.unlink()
 
     def finish(self, step: int, seconds: float) -> None:
         path = self.folder / "done.json"
-        if not path.exists():
-            last = {name: x for name, x in self.records[-1].items() if np.ndim(x) < 2}
-            summary = {"steps": step, "seconds": round(seconds, 3), "last": _plain(last)}
+        if _is_json(path):
+            return
+        last = {name: x for name, x in self.records[-1].items() if np.ndim(x) < 2}
+        summary = {"steps": step, "seconds": round(seconds, 3), "last": _plain(last)}
+        with writing(self.folder):
+            self._check_there()
             write_json(path, summary)
 
-    def _event_writer(self, step: int) -> Any:
-        writer = load("tensorboardX").SummaryWriter(
-            str(self.folder / "tensorboard"), purge_step=step + 1
-        )
-        self._closing.callback(writer.close)
-        return writer
+    def _check_there(self) -> None:
+        """What is written to a removed file is lost, and the system says nothing."""
+        path = self.folder / "metrics.jsonl"
+        if not os.path.samestat(os.fstat(self._metrics.fileno()), path.stat()):
+            raise FileNotFoundError(errno.ENOENT, "it was replaced", str(path))
+
+    def _open_events(self, step: int) -> "_Events":
+        events = _Events(self.folder / "tensorboard", step)
+        self._closing.callback(events.close)
+        return events
 
 
 def _hold_alone(folder: Path) -> Any:
@@ -228,9 +251,17 @@ def _clear(folder: Path) -> None:
 
 def _read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return read_json(path)
     except (ValueError, OSError) as error:
         raise _unreadable(path, error) from None
+
+
+def _is_json(path: Path) -> bool:
+    try:
+        read_json(path)
+    except (ValueError, OSError):
+        return False
+    return True
 
 
 def _unreadable(path: Path, why: object) -> RunError:
@@ -243,6 +274,13 @@ def _unreadable(path: Path, why: object) -> RunError:
 def _plain(record: Record) -> Record:
     """Numbers as JSON has them. Not finite ones are null."""
     return {name: _numbers(value) for name, value in record.items()}
+
+
+def _write_all(file: Any, content: bytes) -> None:
+    """A file without a buffer may take less than it is given."""
+    rest = memoryview(content)
+    while rest:
+        rest = rest[file.write(rest) :]
 
 
 def _numbers(value: Any) -> Any:
@@ -264,16 +302,51 @@ def _filled(value: Any) -> Any:
     return math.nan if value is None else value
 
 
-def _write_events(writer: Any, records: Sequence[Record]) -> None:
-    for record in records:
-        for name, value in record.items():
-            numbers = np.ravel(value)
-            # More than a number for each seed is data, not a curve.
-            if name != "step" and np.ndim(value) < 2:
-                for i, number in enumerate(numbers):
-                    tag = name if np.ndim(value) == 0 else f"{name}/{i}"
-                    writer.add_scalar(tag, number, record["step"])
-    writer.flush()
+class _Events:
+    """Event files, written at once. The writer of tensorboardX leaves that to a thread, and waits
+    for ever once a full disk has ended this."""
+
+    def __init__(self, folder: Path, step: int):
+        library = load("tensorboardX")
+        proto = library.proto
+        self._event, self._summary = proto.event_pb2.Event, proto.summary_pb2.Summary
+        folder.mkdir(parents=True, exist_ok=True)
+        # With a number, since a run may be continued twice in a second.
+        number = len(list(folder.iterdir()))
+        name = f"events.out.tfevents.{time.time():.0f}.{platform.node()}.{number}"
+        self._file = library.record_writer.RecordWriter(str(folder / name))
+        self._write(0, file_version="brain.Event:2")
+        # What a stopped attempt wrote behind its checkpoint does not count.
+        start = proto.event_pb2.SessionLog(status=proto.event_pb2.SessionLog.START)
+        self._write(step + 1, session_log=start)
+
+    def write(self, records: Sequence[Record]) -> None:
+        for record in records:
+            values = [
+                self._summary.Value(tag=tag, simple_value=number)
+                for name, value in record.items()
+                for tag, number in _curves(name, value)
+            ]
+            self._write(record["step"], summary=self._summary(value=values))
+        self._file.flush()
+
+    def _write(self, step: int, **what: Any) -> None:
+        event = self._event(step=step, wall_time=time.time(), **what)
+        self._file.write(event.SerializeToString())
+
+    def close(self) -> None:
+        # All is there; a disk that is full has said so before.
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+
+def _curves(name: str, value: Any) -> list[tuple[str, float]]:
+    """A curve for each seed. More than a number for each is data."""
+    if name == "step" or np.ndim(value) > 1:
+        return []
+    if np.ndim(value) == 0:
+        return [(name, float(value))]
+    return [(f"{name}/{i}", float(x)) for i, x in enumerate(value)]
 
 
 # --- checkpoints ----------------------------------------------------------------------------------
@@ -348,6 +421,16 @@ def _digest(arrays: dict[str, np.ndarray], about: dict[str, str]) -> str:
         digest.update(f"{name} {array.dtype} {array.shape}".encode())
         digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()
+
+
+def _check_about(about: dict[str, str]) -> None:
+    for name, kind in {"step": int, "bytes": int, "seconds": float, "metrics": str}.items():
+        try:
+            value = kind(about[name])
+        except (KeyError, ValueError):
+            value = -1
+        if kind is not str and not 0 <= value < math.inf:
+            raise Damaged(f"its {name} is {about.get(name)!r:.40}")
 
 
 def _checkpoint_path(folder: Path, step: int) -> Path:

@@ -1,9 +1,11 @@
 """Tables of measurements: a CSV file as arrays, and arrays as a CSV file."""
 
+import collections
 import csv
 import dataclasses
 import datetime
 import difflib
+import functools
 import io
 import itertools
 import math
@@ -15,7 +17,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from ._files import write_atomically
+from ._files import read_whole, write_atomically
 
 LEAST_ROWS = 10
 _MISSING = {"", "na", "n/a", "#n/a", "nan", "null", "none"}
@@ -123,8 +125,12 @@ class _Sheet:
     cells: list[list[str]]
 
     def column(self, name: str) -> list[str]:
-        place = self.names.index(name)
+        place = self.places[name]
         return [row[place] for row in self.cells]
+
+    @functools.cached_property
+    def places(self) -> dict[str, int]:
+        return {name: place for place, name in enumerate(self.names)}
 
     def wrong(self, index: int, name: str, sentence: str) -> TableError:
         """What is wrong with the cell of the column `name` in the row of this index."""
@@ -146,11 +152,11 @@ def _sheet(path: Path) -> _Sheet:
                 f"{path}, row {row}: {_cells(len(cells))}; expected {len(names)}, one for each "
                 f"column of the header ({_listed(names)}): fill the row up, or remove it."
             )
-    doubled = [name for number, name in enumerate(names) if name and name in names[:number]]
+    doubled = [name for name, number in collections.Counter(names).items() if name and number > 1]
     if doubled:
         raise TableError(
-            f"{path} has two columns {doubled[0]!r} in its header; expected a name of its own for "
-            "each: rename one of them."
+            f"{path} has two columns {doubled[0]!r:.60} in its header; expected a name of its own "
+            "for each: rename one of them."
         )
     return _Sheet(path, names, [row for row, _ in body], [cells for _, cells in body])
 
@@ -159,10 +165,15 @@ def _text(path: Path) -> str:
     if path.is_dir():
         raise TableError(f"{path} is a folder; expected a CSV file: name the file inside it.")
     try:
-        content = path.read_bytes()
+        content = read_whole(path)
     except FileNotFoundError:
         raise TableError(
             f"{path} does not exist; expected a CSV file: check its name and folder."
+        ) from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise TableError(
+            f"{path} cannot be read ({reason}); expected a CSV file: check what it is."
         ) from None
     utf16 = content.startswith((b"\xff\xfe", b"\xfe\xff"))
     if b"\0" in content and not utf16:

@@ -12,7 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ._answers import answering, check_folder, read_summary, write_figures, write_summary
+from ._answers import (
+    answering,
+    check_folder,
+    is_unfinished,
+    read_summary,
+    write_figures,
+    write_summary,
+)
 from ._files import write_atomically
 from ._longrun import LongRun, learned_map, long_run, long_run_of, precisely, why_no_map
 from ._machine import describe as machine
@@ -84,6 +91,8 @@ class Extent:
 
 # A learned equation is solved in steps, and takes a hundred times as long as a closed form.
 FULL, LEARNED, GRID = Extent(2000, 500, 1000), Extent(400, 200, 400), 120
+# More do not fit into memory.
+MOST_STATES = 50_000_000
 
 
 # --- what is analysed -----------------------------------------------------------------------------
@@ -136,6 +145,11 @@ def _classical(name: str, given: Mapping[str, float]) -> Subject:
 
 def _learned(folder: Path, given: Mapping[str, float]) -> Subject:
     inside = folder / "model" if (folder / "model").is_dir() else folder
+    if is_unfinished(inside.parent):
+        raise AnalyseError(
+            f"{folder} holds parts of two answers, since the second was stopped while it was "
+            "written: run that `lagrax fit` again."
+        )
     try:
         model = Identifier.load(inside)
     except IdentifyError as error:
@@ -146,9 +160,10 @@ def _learned(folder: Path, given: Mapping[str, float]) -> Subject:
     known = {"tau": float(np.asarray(model.delays_[0].tau))}
     name = folder.resolve().parent.name if folder.name == "model" else folder.resolve().name
     _check_known(name, given, known)
-    columns = read_summary(inside.parent).get("columns", [])
+    columns = read_summary(inside.parent).get("columns")
     size = model.n_features_in_
-    states = list(columns) if len(columns) == size else _numbered(size)
+    named = isinstance(columns, list) and len(columns) == size
+    states = [str(x) for x in columns] if named else _numbered(size)  # pyright: ignore
     make = lambda tau: learned_map(model, tau)
     return Subject(name, known | dict(given), make, False, states, model)
 
@@ -189,6 +204,16 @@ def _check_spans(subject: Subject, spans: Sequence[Span]) -> None:
         )
 
 
+def _check_extent(spans: Sequence[Span], values: int | None, extent: Extent) -> None:
+    grid = len(spans) == 2
+    each = values or (GRID if grid else extent.values)
+    many = each**2 if grid else each * extent.keep
+    if spans and many > MOST_STATES:
+        how = f"--values {each}" + ("" if grid else f" with --keep {extent.keep}")
+        what = "pairs" if grid else "states"
+        raise AnalyseError(f"{how} makes {many:.3g} {what}; expected at most {MOST_STATES:,}.")
+
+
 # --- the answer -----------------------------------------------------------------------------------
 
 
@@ -223,6 +248,7 @@ def analyse(
         usual = LEARNED if subject.learned else FULL
         extent = Extent(values or usual.values, keep or usual.keep, usual.skip)
         extent = extent if skip is None else dataclasses.replace(extent, skip=skip)
+        _check_extent(spans, values, extent)
         now = subject.now()
         found = _over(subject, spans, values, extent, progress)
         drawn = [*found.figures, *([now.cobweb] if now.cobweb else [])]

@@ -25,7 +25,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, ArrayLike, Bool, Complex, Float, Inexact, Int, PyTree, Real, Shaped
 
-from ._delays import Delay, Hold, Learn, RealScalar, describe, is_traced, is_whole
+from ._checks import check_delays
+from ._delays import Delay, Hold, Lag, Learn, RealScalar, describe, is_number, is_traced, is_whole
 from ._gradients import Direct
 from ._solve import solve
 from .figures import Figure, Line, Mark, Panel, Points
@@ -70,6 +71,11 @@ class KnotMap(eqx.Module):
             raise ValueError(
                 f"KnotMap got lags={lags!r}; expected a whole number, at least 1, of knots on "
                 "which the next one depends."
+            )
+        if not callable(step):
+            raise TypeError(
+                f"KnotMap got step={step!r:.60}, which cannot be called; expected a function of "
+                f"{lags} states, the newest first."
             )
         self.step, self.lags = step, int(lags)
         self.y0 = _checked_state(step, y0, self.lags)
@@ -116,6 +122,7 @@ class KnotMap(eqx.Module):
     ) -> Float[Array, "iterates size"]:
         """The points from `start` on, itself included unless the first `skip` are left out.
         `start` is a state (a constant past), a point, or by default `y0`."""
+        _check_counts("orbit", iterates=(iterates, 1), skip=(skip, 0))
         return _orbit(self, _start_of(self, start), iterates, skip)
 
     def jacobian(self, point: Point) -> Float[Array, "size size"]:
@@ -150,6 +157,13 @@ def _checked_state(step: Callable, y0: PyTree, lags: int) -> PyTree[Float[Array,
             "Return the next state in the structure of y0."
         )
     return jax.tree.map(lambda x, n: x.astype(jnp.result_type(x, n)), y0, new)
+
+
+def _check_counts(name: str, **counts: tuple[Any, int]) -> None:
+    """Each a number and its least value."""
+    for what, (value, least) in counts.items():
+        if not is_whole(value) or value < least:
+            raise ValueError(f"{name} got {what}={value!r}; expected a whole number >= {least}.")
 
 
 def _is_int(x: Array) -> bool:
@@ -210,6 +224,8 @@ def knot_map(
             f"knot_map got a field without {missing}. Write knot_map(field, y0, "
             "delays=lagrax.holds(1.0, 1)); a map that you know is a KnotMap(step, y0)."
         )
+    if not isinstance(delays, Sequence) or not all(isinstance(d, (Hold, Lag)) for d in delays):
+        check_delays(delays)
     tau = _period_of(delays)
     lags = 1 + max(d.lag for d in delays if isinstance(d, Hold))
     if isinstance(equation, HeldSystem) and solver is None and steps is None and rtol is None:
@@ -219,6 +235,8 @@ def knot_map(
             f"knot_map got steps={steps} and rtol={rtol}; expected one of them. Equal steps have "
             "no tolerance."
         )
+    if rtol is not None and not (is_number(rtol) and rtol > 0):
+        raise ValueError(f"knot_map got rtol={rtol!r}; expected a positive number, such as 1e-6.")
     solver = diffrax.Tsit5() if solver is None else solver
     return KnotMap(_Solved(equation, args, list(delays), tau, solver, steps, rtol), y0, lags)
 
@@ -559,10 +577,10 @@ def lyapunov(
     about one over the square root of that number. NaN where the orbit escapes.
     """
     f = _as_map(equation)
-    if iterates < 1 or skip < 0:
+    if not is_whole(iterates) or not is_whole(skip) or iterates < 1 or skip < 0:
         raise ValueError(
             f"lyapunov got iterates={iterates} and skip={skip}; expected at least 1, better "
-            "thousands, and at least 0."
+            "thousands, and at least 0, both of them whole numbers."
         )
     return _lyapunov(f, _start_of(f, start), int(iterates), int(skip))
 
@@ -612,6 +630,11 @@ class Bifurcation(NamedTuple):
         """The diagram of one component of the state, with the exponent below it. States that would
         cover each other are drawn once."""
         values, exponents = np.asarray(self.values, float), np.asarray(self.exponents, float)
+        if component not in range(self.states.shape[2]):
+            raise ValueError(
+                f"figure got component={component!r}; expected one from 0 to "
+                f"{self.states.shape[2] - 1}: the state has {self.states.shape[2]}."
+            )
         x, y = _thinned(values, np.asarray(self.states, float)[:, :, component])
         ends = (float(values.min()), float(values.max()))
         ends = ends if ends[0] < ends[1] else _around(values)
@@ -670,10 +693,10 @@ def bifurcation(
       orbits settle slowly.
     """
     values = jnp.asarray(values, float)
-    if values.ndim != 1 or values.size == 0 or keep < 1 or skip < 0:
+    _check_counts("bifurcation", keep=(keep, 1), skip=(skip, 0))
+    if values.ndim != 1 or values.size == 0:
         raise ValueError(
-            f"bifurcation got values of shape {values.shape}, keep={keep} and skip={skip}; "
-            "expected a list of values, keep at least 1 and skip at least 0. Write "
+            f"bifurcation got values of shape {values.shape}; expected a list of values. Write "
             "jnp.linspace(1.5, 3.5, 2000)."
         )
     states, exponents = _diagram(make, values, start, int(keep), int(skip))
@@ -758,6 +781,7 @@ def cobweb(
             f"cobweb got a map of {f.size} numbers; expected one of a single number, a scalar "
             "state with one hold. For planar maps there is `basins`."
         )
+    _check_counts("cobweb", iterates=(iterates, 1))
     orbit = np.asarray(f.orbit(start, iterates + 1), float)[:, 0]
     known = orbit[np.isfinite(orbit)]
     margin = 0.1 * np.ptp(known) or 0.5
@@ -846,10 +870,10 @@ def basins(
             f"basins got a map of {f.size} numbers; expected a planar one, of two: a state of two "
             "numbers with one hold, or a scalar one with two."
         )
-    if not (x[0] < x[1] and y[0] < y[1]) or resolution < 2:
+    _check_counts("basins", resolution=(resolution, 2), iterates=(iterates, 1))
+    if not (_is_range(x) and _is_range(y)):
         raise ValueError(
-            f"basins got x={x}, y={y} and resolution={resolution}; expected two ranges (low, high) "
-            "and at least 2."
+            f"basins got x={x}, y={y}; expected two ranges (low, high) of finite numbers."
         )
     xs, ys = np.linspace(*x, resolution), np.linspace(*y, resolution)
     starts = np.stack(np.meshgrid(xs, ys), axis=-1).reshape(-1, 2)
@@ -863,6 +887,10 @@ def basins(
     some = [visited[labels == i][:20].reshape(-1, 2) for i in range(labels.max() + 1)]
     attractors = tuple(_distinct(points, cell) for points in some)
     return Basins(xs, ys, labels.reshape(resolution, resolution), attractors)
+
+
+def _is_range(ends: Any) -> bool:
+    return np.shape(ends) == (2,) and all(map(is_number, ends)) and ends[0] < ends[1]
 
 
 _RECORDED = 32
@@ -953,10 +981,11 @@ def stability_region(make: Callable[..., Any], x: Values, y: Values) -> Stabilit
     """
     xs, ys = np.asarray(x, float), np.asarray(y, float)
     for name, values in (("x", xs), ("y", ys)):
-        if values.ndim != 1 or len(values) < 2 or np.any(np.diff(values) <= 0):
+        finite = np.all(np.isfinite(values))
+        if values.ndim != 1 or len(values) < 2 or not finite or np.any(np.diff(values) <= 0):
             raise ValueError(
                 f"stability_region got {name} of shape {values.shape}; expected at least two "
-                "values that increase, such as jnp.linspace(0.1, 4, 100)."
+                "finite values that increase, such as jnp.linspace(0.1, 4, 100)."
             )
     pairs = np.stack(np.meshgrid(xs, ys), axis=-1)
     radius = _radius(make, pairs.reshape(-1, 2)).reshape(pairs.shape[:2])

@@ -269,6 +269,8 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Make one self-contained HTML page of everything measured."""
+    if out.is_dir():
+        raise _bad(f"--out {out} is a folder; expected a file: name one inside it.")
     path = write_report(runs, out).resolve()
     if as_json:
         _print_json({"report": str(path)})
@@ -431,6 +433,9 @@ def _simulate(
             raise _bad(f"--out {path}: expected a name that ends in {', '.join(PICTURES)}.")
         if csv is not None and path.resolve() == csv.resolve():
             raise _bad(f"--out and --csv are both {path}: give two names.")
+    for option, path in [("out", path) for path in pictures] + ([("csv", csv)] if csv else []):
+        if path.is_dir():
+            raise _bad(f"--{option} {path} is a folder; expected a file: name one inside it.")
     ts = np.linspace(0.0, t1, samples)
     solution = solve(
         system,
@@ -481,12 +486,15 @@ def _picture(
     name: str, system: System, ts: np.ndarray, states: np.ndarray, solution: Any
 ) -> Figure:
     columns = _columns(states)
+    knots = np.asarray(solution.knots.ys).reshape(-1, len(columns))
+    # The curve goes through its knots, wherever they lie between the samples.
+    all_ts, all_states = np.append(ts, solution.knots.ts), np.append(states, knots, axis=0)
+    order = np.argsort(all_ts, kind="stable")
     marks: list[Line | Points] = [
-        Line(ts, states[:, i], label=column, colour=list(COLOURS)[i])
+        Line(all_ts[order], all_states[order, i], label=column, colour=list(COLOURS)[i])
         for i, column in enumerate(columns)
     ]
     if isinstance(system, HeldSystem):
-        knots = np.asarray(solution.knots.ys).reshape(-1, len(columns))
         # All under one entry of the legend, in the colour of their curve.
         marks += [
             Points(solution.knots.ts, knots[:, i], label="knots", colour=list(COLOURS)[i])

@@ -172,6 +172,11 @@ def _check_mark(mark: Mark, *fields: str) -> None:
     if mark.colour not in COLOURS:
         raise ValueError(f"No colour {mark.colour!r}: choose one of {', '.join(COLOURS)}.")
     given = {name: getattr(mark, name) for name in fields if getattr(mark, name) is not None}
+    for name, values in given.items():
+        try:
+            np.asarray(values, float)
+        except (TypeError, ValueError):
+            raise ValueError(f"`{name}` of {kind} is {values!r:.60}; expected numbers.") from None
     shapes = {name: np.shape(values) for name, values in given.items()}
     if any(len(shape) != 1 for shape in shapes.values()) or len(set(shapes.values())) > 1:
         got = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
@@ -363,9 +368,12 @@ _FAINT = "#DDDDDD"
 PICTURES = {".png": {"Software": None}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
 
 
-def draw(figure: Figure, *paths: Path) -> None:
+def draw(figure: Figure, *paths: str | Path) -> None:
     """Draws `figure` once and writes it to each of `paths`: .png, .pdf or .svg."""
-    for path in paths:
+    if not isinstance(figure, Figure):
+        raise TypeError(f"draw got {figure!r:.60}; expected a lagrax.figures.Figure.")
+    places = [Path(path) for path in paths]
+    for path in places:
         if path.suffix not in PICTURES:
             raise ValueError(f"{path} is no picture: expected a name in {', '.join(PICTURES)}.")
     drawing = _on_paper(figure)
@@ -373,7 +381,7 @@ def draw(figure: Figure, *paths: Path) -> None:
     drawing.draw_without_rendering()
     drawing.set_layout_engine("none")
     box = drawing.get_tightbbox().padded(0.05)
-    for path in paths:
+    for path in places:
         content = io.BytesIO()
         form, metadata = path.suffix[1:], PICTURES[path.suffix]
         drawing.savefig(content, format=form, metadata=metadata, dpi=150, bbox_inches=box)

@@ -10,7 +10,6 @@ model.forecast(later)  # the series continued, with a band
 
 import functools
 import inspect
-import json
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,7 +23,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from ._delays import Delay, Hold, Lag, Learn, describe, is_whole, periods_to_learn, with_periods
+from ._checks import check_solver
+from ._delays import (
+    Delay,
+    Hold,
+    Lag,
+    Learn,
+    describe,
+    is_number,
+    is_whole,
+    periods_to_learn,
+    with_periods,
+)
 from ._equations import (
     PERIOD_ROOM,
     Equation,
@@ -40,7 +50,7 @@ from ._equations import (
     past_of,
     steps_between,
 )
-from ._files import write_json
+from ._files import read_json, write_json
 from ._machine import describe as machine, load
 from ._regression import (
     Library,
@@ -61,6 +71,9 @@ States = Float[np.ndarray, "times states"]
 
 # More windows than these say little more.
 MOST_WINDOWS = 2000
+# Steps in an interval, and intervals in a series: a model that asks for more was not fitted.
+MOST_STEPS = 10**6
+MOST_POWER = 100
 
 
 class IdentifyError(RuntimeError):
@@ -386,8 +399,12 @@ class Identifier:
     ) -> Float[np.ndarray, "members times states"]:
         """By each member; `past` is on the shifted clock."""
         ts = np.asarray(ts, float)
-        if ts.ndim != 1 or len(ts) < 2 or not np.all(np.diff(ts) > 0):
-            raise ValueError(f"simulate got ts of shape {ts.shape}; expected increasing times.")
+        increasing = ts.ndim == 1 and len(ts) > 1 and np.all(np.diff(ts) > 0)
+        if not increasing or not np.all(np.isfinite(ts)):
+            raise ValueError(
+                f"simulate got ts of shape {ts.shape}; expected increasing times, two at least and "
+                "all of them finite."
+            )
         us = self._checked_inputs(inputs, len(ts))
         shifted = ts - self._origin
         run = eqx.filter_jit(
@@ -501,7 +518,8 @@ class Identifier:
         self._check_fitted()
         series = self.series_[-1]
         ts = np.atleast_1d(np.asarray(ts, float))
-        if ts.ndim != 1 or not np.all(np.diff(ts, prepend=series.ts[-1]) > 0):
+        later = ts.ndim == 1 and np.all(np.diff(ts, prepend=series.ts[-1]) > 0)
+        if not later or not np.all(np.isfinite(ts)):
             raise ValueError(
                 f"forecast got ts={ts}; expected increasing times after the end of the series, "
                 f"{series.ts[-1]:g}."
@@ -581,7 +599,10 @@ class Identifier:
         about, arrays = _read(folder)
         try:
             return _restored(cls, about, arrays, field, folder)
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        except (
+            *(KeyError, TypeError, ValueError, IndexError, AttributeError),
+            *(OverflowError, RecursionError, MemoryError),
+        ) as error:
             raise IdentifyError(
                 f"{folder} does not hold what Identifier.save wrote ({type(error).__name__}: "
                 f"{error}). Fit and save again."
@@ -821,19 +842,26 @@ def _check_arguments(model: Identifier) -> None:
     if not isinstance(model.field, str) and not callable(model.field):
         raise TypeError(f"Identifier got field={model.field!r}, which cannot be called.")
     delays = model.delays
-    if isinstance(delays, (Hold, Lag)) or not all(isinstance(d, (Hold, Lag)) for d in delays):
+    if not isinstance(delays, Sequence) or not all(isinstance(d, (Hold, Lag)) for d in delays):
         raise TypeError(f"Identifier got delays={delays!r}; expected a list of Hold and Lag.")
     counts = ("width", "depth", "degree", "ensemble", "iterations", "batch_size", "patience")
     for name in (*counts, *(n for n in ("window", "steps") if getattr(model, n) is not None)):
         value = getattr(model, name)
         if not is_whole(value) or value < 1:
             raise ValueError(f"Identifier got {name}={value!r}; expected a whole number >= 1.")
-    if not 0 < model.validation < 1:
+    if not is_number(model.learning_rate) or model.learning_rate <= 0:
+        raise ValueError(
+            f"Identifier got learning_rate={model.learning_rate!r}; expected a positive number."
+        )
+    check_solver(model.solver)
+    if not is_number(model.validation) or not 0 < model.validation < 1:
         raise ValueError(
             f"Identifier got validation={model.validation!r}; expected a share between 0 and 1."
         )
-    if not is_whole(model.seed) or model.seed < 0:
-        raise ValueError(f"Identifier got seed={model.seed!r}; expected a whole number >= 0.")
+    if not is_whole(model.seed) or not 0 <= model.seed <= 2**31 - model.ensemble:
+        raise ValueError(
+            f"Identifier got seed={model.seed!r}; expected a whole number >= 0, below 2^31."
+        )
 
 
 # --- small things ---------------------------------------------------------------------------------
@@ -911,7 +939,7 @@ def _read(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
             "wrote."
         )
     try:
-        about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+        about = read_json(folder / "model.json")
         arrays, _ = load_arrays(folder / "model.safetensors")
     except (ValueError, OSError, Damaged) as error:
         raise IdentifyError(f"The model in {folder} is damaged: {error}.") from None
@@ -928,6 +956,11 @@ def _restored(
     folder: Path,
 ) -> Identifier:
     arguments = dict(about["arguments"])
+    if arguments["field"] != "own" and field is not None:
+        raise IdentifyError(
+            f"The model in {folder} was fitted with field={arguments['field']!r:.40} and none of "
+            "its own: leave `field` out."
+        )
     if arguments["field"] == "own":
         if field is None:
             raise IdentifyError(
@@ -945,17 +978,31 @@ def _restored(
     model._take([Trajectory(*(p[f"['{name}']"] for name in Trajectory._fields)) for p in parts])
     model._periods, model.window_ = tuple(about["periods"]), int(about["window"])
     found = with_periods(model.delays, model._periods)
+    _check_effort(model, found, about["steps"])
     windows = cut(model._shifted, model.window_, reach_of(found))
     rows = make_rows(model._shifted, windows[-1:], found)
     setting = model._made_setting(found, _spans(make_rows(model._shifted, windows, found)))
     model._setting = setting._replace(steps=int(about["steps"]))
     model.losses_ = _losses(arrays)
     model.scans_ = []
-    like = _empty_members(model, about["terms"])
+    if model.field == "mlp" and model.depth >= len(arrays):
+        raise ValueError(f"depth is {model.depth}, with {len(arrays)} arrays")
+    # By its shapes alone: what a file says of them may not fit into memory.
+    like = eqx.filter_eval_shape(_empty_members, model, about["terms"])
     members = _filled_from(like, _under(arrays, "['members']"))
     model._finish(members, rows)
     model.error_ = arrays["['error']"]
     return model
+
+
+def _check_effort(model: Identifier, found: list[Delay], steps: Any) -> None:
+    """What a file says may take any time and memory."""
+    spans = [(float(t.ts[0]), float(t.ts[-1])) for t in model._shifted]
+    intervals = intervals_over(found, spans) or 0
+    lags = [d.lag for d in found if isinstance(d, Hold)]
+    for name, value in (("steps", steps), ("intervals", intervals), ("lag", max(lags, default=0))):
+        if not is_whole(value) or value > MOST_STEPS:
+            raise ValueError(f"{name} = {value!r:.40}")
 
 
 def _under(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
@@ -978,6 +1025,10 @@ def _empty_members(model: Identifier, terms: dict[str, Any] | None) -> Equation:
     if terms is not None:
         powers = tuple(tuple(int(p) for p in row) for row in terms["powers"])
         used = tuple(tuple(bool(u) for u in row) for row in terms["used"])
+        variables = len(model._scale) * (1 + len(model.delays)) + model.series_[0].us.shape[1]
+        for row in powers:
+            if len(row) != variables or not all(0 <= p <= MOST_POWER for p in row):
+                raise ValueError(f"a term has the powers {row!r:.40}")
         field: Callable = Polynomial(jnp.zeros((len(powers), len(used[0]))), used, powers)
     else:
         field = model._made_field(jax.random.key(0))
@@ -986,7 +1037,8 @@ def _empty_members(model: Identifier, terms: dict[str, Any] | None) -> Equation:
 
 def _filled_from(like: PyTree, arrays: dict[str, np.ndarray]) -> PyTree:
     """`like` with the arrays of all members in place of its own."""
-    dynamic, static = eqx.partition(like, eqx.is_array)
+    is_shape = lambda x: isinstance(x, jax.ShapeDtypeStruct)
+    dynamic, static = eqx.partition(like, is_shape)
     named, structure = jax.tree_util.tree_flatten_with_path(dynamic)
     leaves = []
     for place, leaf in named:

@@ -24,7 +24,8 @@ from jax import lax
 from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray, PyTree, Shaped
 
-from ._delays import Delay, Lag, RealScalar, holds
+from ._checks import check_delays
+from ._delays import Delay, Lag, RealScalar, holds, is_whole
 from ._gradients import Checkpointed, Gradient
 from ._solution import Solution
 from ._solve import solve
@@ -51,6 +52,9 @@ class Affine(eqx.Module):
         use_bias: bool = True,
         key: PRNGKeyArray,
     ):
+        _check_whole("Affine", "inputs", inputs, 1)
+        _check_whole("Affine", "outputs", outputs, 1)
+        _check_key("Affine", key)
         bound = 1 / math.sqrt(math.prod(window) * inputs)
         wkey, bkey = jax.random.split(key)
         shape = (*window, inputs, outputs)
@@ -154,9 +158,22 @@ def _checked(name: str, design: Design) -> Design:
     return design if dtype is None else design._replace(compute_dtype=jnp.dtype(dtype))
 
 
+def _check_key(name: str, key: Any) -> None:
+    if not isinstance(key, (jax.Array, np.ndarray)):
+        raise TypeError(
+            f"{name} got key={key!r:.60}; expected a key of jax.random, such as jax.random.key(0)."
+        )
+
+
 def _check_whole(name: str, what: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    if not is_whole(value) or value < least:
         raise ValueError(f"{name} got {what}={value!r}; expected a whole number >= {least}.")
+
+
+def _checked_sequence(name: str, what: str, values: Any) -> Sequence[Any]:
+    if not isinstance(values, Sequence) or isinstance(values, str):
+        raise TypeError(f"{name} got {what}={values!r:.60}; expected a list of them.")
+    return values
 
 
 class Joined(eqx.Module):
@@ -321,8 +338,9 @@ class MLP(AbstractField):
         pad_to: int = 1,
         key: PRNGKeyArray,
     ):
-        for width in widths:
+        for width in _checked_sequence("MLP", "widths", widths):
             _check_whole("MLP", "widths", width, 1)
+        _check_key("MLP", key)
         self.design = _checked(
             "MLP", Design(channels, history, uses_state, activation, compute_dtype, pad_to)
         )
@@ -377,6 +395,7 @@ class Conv(AbstractField):
         key: PRNGKeyArray,
     ):
         _check_whole("Conv", "filters", filters, 1)
+        _check_key("Conv", key)
         self.design = _checked(
             "Conv", Design(channels, history, uses_state, jax.nn.relu, compute_dtype, pad_to, True)
         )
@@ -578,6 +597,7 @@ class Flow(eqx.Module):
         max_steps: int = 4096,
         throw: bool = True,
     ):
+        check_delays(delays)
         self.field = list(field) if isinstance(field, (list, tuple)) else field
         self.augment = Augment(augment)
         options = _Options(
@@ -741,7 +761,7 @@ class UNPCDDE(AbstractLayer):
         lags: int | None = None,
         **options: Any,
     ):
-        n = len(fields)
+        n = len(_checked_sequence("UNPCDDE", "fields", fields))
         _check_whole("UNPCDDE", "the number of fields", n, 1)
         self.flow = Flow(list(fields), holds(T / n, n if lags is None else lags), T=T, **options)
 
@@ -763,6 +783,10 @@ class Head(eqx.Module):
     shape: tuple[int, ...] = eqx.field(static=True)
 
     def __init__(self, shape: Sequence[int], classes: int = 10, *, key: PRNGKeyArray):
+        for size in _checked_sequence("Head", "shape", shape):
+            _check_whole("Head", "shape", size, 1)
+        _check_whole("Head", "classes", classes, 1)
+        _check_key("Head", key)
         self.affine = Affine(math.prod(shape), classes, key=key)
         self.shape = tuple(shape)
 
@@ -853,8 +877,9 @@ def paper_intervals(name: str) -> int:
 
 def _parsed(name: str) -> tuple[int, str, int]:
     """Augmented channels, family and intervals, from a name such as A2+UNPCDDE5."""
-    match = re.fullmatch(r"(?:A(\d)\+)?([A-Z]+)(\d?)", name)
-    assert match is not None
+    match = re.fullmatch(r"(?:A(\d)\+)?([A-Z]+)(\d?)", name) if name in _FILTERS else None
+    if match is None:
+        raise ValueError(f"No model {name!r} in the paper; it has {', '.join(_FILTERS)}.")
     return int(match[1] or 0), match[2], int(match[3] or 1)
 
 
@@ -875,6 +900,7 @@ def paper_model(
     times faster.
     """
     filters = paper_filters(name, data)
+    _check_key("paper_model", key)
     p, family, n = _parsed(name)
     height, width, channels = _SHAPES[data]
     keys = jax.random.split(key, n + 1)

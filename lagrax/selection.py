@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from ._delays import Delay, Hold, Lag, describe, periods_to_learn, with_periods
+from ._delays import Delay, Hold, Lag, describe, is_whole, periods_to_learn, with_periods
 from ._progress import Progress
 from ._regression import (
     Library,
@@ -140,6 +140,9 @@ def select_delays(
 
     Trust it as far as polynomials can describe the equation; then train, and compare `score`s.
     """
+    for what, value in (("degree", degree), ("window", window)):
+        if not is_whole(value) or value < 1:
+            raise ValueError(f"select_delays got {what}={value!r}; expected a whole number >= 1.")
     trajectories = as_trajectories(ts, ys, inputs)
     named = _named(candidates)
     task = make_task(trajectories, list(named.values()), degree, window)
@@ -151,6 +154,12 @@ def select_delays(
 
 
 def _named(candidates: Any) -> dict[str, list[Delay]]:
+    lists = list(candidates.values()) if isinstance(candidates, Mapping) else candidates
+    if not isinstance(lists, Sequence) or not all(isinstance(x, Sequence) for x in lists):
+        raise TypeError(
+            f"select_delays got candidates={candidates!r:.80}; expected lists of delays, such as "
+            "[[], [Hold(1.0)]]."
+        )
     if not isinstance(candidates, Mapping):
         names = [describe(list(delays)) for delays in candidates]
         again = [

@@ -24,7 +24,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree, Real
 from numpy.typing import NDArray
 
-from ._delays import Delay, Lag, RealScalar, holds, is_traced, is_whole
+from ._delays import Delay, Lag, RealScalar, holds, is_number, is_traced, is_whole
 
 State = Float[Array, "..."]
 History = Sequence[State]
@@ -104,7 +104,7 @@ class HeldSystem(System):
         dtype = jnp.result_type(float, y0, *jax.tree.leaves(eqx.filter(self, eqx.is_inexact_array)))
         if intervals is None:
             intervals = _intervals_until(ts, self.tau)
-        if intervals < 1:
+        if not is_whole(intervals) or intervals < 1:
             raise ValueError(f"solution got intervals={intervals}; expected 1 or more, or None.")
         ts, y0 = jnp.asarray(ts, dtype), y0.astype(dtype)
         return _solution(self, ts.ravel(), y0, intervals).reshape(ts.shape + y0.shape)
@@ -117,7 +117,14 @@ def _intervals_until(ts: Real[ArrayLike, "..."], tau: RealScalar) -> int:
             "number of intervals is not known when the program is compiled. Say it: "
             "solution(ts, intervals=N), where N periods tau reach the last time."
         )
-    return max(1, int(np.ceil(np.max(np.asarray(ts), initial=0.0) / np.asarray(tau))))
+    last = float(np.max(np.asarray(ts, float), initial=0.0))
+    # Longer loops than these have counters that overflow.
+    if not last / float(np.asarray(tau)) < 2**31:
+        raise ValueError(
+            f"solution got times up to {last:g} with tau={tau}; expected finite ones, at most 2^31 "
+            "periods."
+        )
+    return max(1, int(np.ceil(last / float(np.asarray(tau)))))
 
 
 @eqx.filter_jit
@@ -246,6 +253,13 @@ class LinearSystem(HeldSystem):
 
 
 def _applied(matrices: Float[Array, "lags n n"], *history: State) -> State:
+    n = matrices.shape[-1]
+    for z in history:
+        if z.ndim == 0 or z.shape[0 if z.ndim == 1 else -2] != n:
+            raise ValueError(
+                f"A linear system of {n} states got one of shape {z.shape}; expected ({n},), or a "
+                f"column for each of several starts."
+            )
     return reduce(jnp.add, [_dot(M, z) for M, z in zip(matrices, history, strict=True)])
 
 
@@ -283,7 +297,7 @@ class Linear(LinearSystem):
         tau: RealScalar = 1.0,
     ):
         self.A = _square(A, "Linear")
-        matrices = [_floating(B) for B in Bs]
+        matrices = [_floating(B, "Linear", f"Bs[{j}]") for j, B in enumerate(Bs)]
         if not matrices:
             raise ValueError(
                 "Linear got no Bs; expected one matrix for each held argument, Bs=[B_0, B_1, ...]. "
@@ -328,7 +342,7 @@ class DigitalControl(LinearSystem):
     ):
         self.A = _square(A, "DigitalControl")
         n = self.A.shape[0]
-        self.B, self.K = _floating(B), _floating(K)
+        self.B, self.K = (_floating(x, "DigitalControl", n) for x, n in ((B, "B"), (K, "K")))
         if self.B.ndim != 2 or self.B.shape[0] != n:
             raise ValueError(
                 f"DigitalControl got B of shape {self.B.shape}; expected ({n}, inputs), one row "
@@ -455,15 +469,21 @@ class MackeyGlass(System):
         return self.beta * lagged / (1 + lagged**self.n) - self.gamma * y
 
 
-def _floating(x: Any) -> Float[Array, "..."]:
+def _floating(x: Any, system: str, name: str) -> Float[Array, "..."]:
     """A parameter as an array leaf that can be trained: floating point, and not weakly typed, since
     an update would change the type."""
-    x = jnp.asarray(x)
+    try:
+        x = jnp.asarray(x)
+    except (TypeError, ValueError):
+        raise TypeError(f"{system} got {name}={x!r:.60}; expected numbers.") from None
     return jax.lax.convert_element_type(x, jnp.result_type(float, x))
 
 
 def _scalar(x: Any, system: str, name: str) -> Float[Array, ""]:
-    x = _floating(x)
+    x = _floating(x, system, name)
+    # In NumPy, because JAX traces even what is known while it traces something else.
+    if not x.ndim and not is_traced(x) and not np.isfinite(np.asarray(x)):
+        raise ValueError(f"{system} got {name}={x}; expected a finite number.")
     if x.ndim:
         raise ValueError(
             f"{system} got {name} of shape {x.shape}; expected one number. For several systems at "
@@ -473,7 +493,7 @@ def _scalar(x: Any, system: str, name: str) -> Float[Array, ""]:
 
 
 def _square(A: Any, system: str) -> Float[Array, "n n"]:
-    A = _floating(A)
+    A = _floating(A, system, "A")
     if A.ndim != 2 or A.shape[0] != A.shape[1] or not A.size:
         raise ValueError(
             f"{system} got A of shape {A.shape}; expected a square matrix, one row and one column "
@@ -488,10 +508,10 @@ def _period(tau: Any, system: str) -> RealScalar:
             f"{system} got tau of shape {np.shape(tau)}; expected one positive number. Delays that "
             "are no multiples of one tau need a field of your own, with several lagrax.Hold."
         )
-    if not is_traced(tau) and not (np.isfinite(tau) and tau > 0):
+    if not is_traced(tau) and not (is_number(tau) and tau > 0):
         raise ValueError(
-            f"{system} got tau={tau}; expected a positive, finite number. Without a delay there is "
-            "no need for lagrax: use diffrax."
+            f"{system} got tau={tau!s:.60}; expected a positive, finite number. Without a delay "
+            "there is no need for lagrax: use diffrax."
         )
     return float(tau) if isinstance(tau, (int, float)) else tau
 

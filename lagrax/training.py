@@ -24,6 +24,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
+from ._delays import is_number
 from ._devices import as_the_first_knows, divided, make_mesh, on_all
 from ._progress import Progress
 from ._runs import InMemory, Record, RunError as RunError, RunFolder, fingerprint
@@ -137,11 +138,12 @@ def train(
 
     **Returns:** a `Trained`.
     """
+    _check_parts(loss, make, optimiser, evaluate, config, checkpoint_seconds)
     numbers: dict[str, Any] = {"steps": steps, "block": block, "batch_size": batch_size}
     own = _checked(seeds, config, **numbers | ({"patience": patience} if keep else {}))
     own |= {"keep": keep} if keep else {}
     _check_keep(keep, patience, evaluate)
-    data, test_data = _on_device(data), _on_device(test_data)
+    data, test_data = _on_device(data, "data"), _on_device(test_data, "test_data")
     _check_rows(data)
     mesh = make_mesh(devices, own["batch_size"] or _rows(data), _rows(data))
     job = _Job(loss, optimiser, own["batch_size"], evaluate, isinstance(own["seeds"], int), mesh)
@@ -185,8 +187,14 @@ def train(
         return Trained(model, _series(run.records), seconds)
 
 
-def _on_device(data: PyTree) -> PyTree:
-    return jax.tree.map(jnp.asarray, data)
+def _on_device(data: PyTree, name: str) -> PyTree:
+    def one(x: Any) -> Array:
+        try:
+            return jnp.asarray(x)
+        except (TypeError, ValueError):
+            raise TypeError(f"train got {name} with {x!r:.60}; expected arrays.") from None
+
+    return jax.tree.map(one, data)
 
 
 def _open_run(
@@ -203,17 +211,21 @@ class _Clock:
     """Time that counts on from an earlier attempt, whatever the wall clock does."""
 
     def __init__(self, seconds: float, interval: float):
-        self._start = time.monotonic() - seconds
+        self._seconds = self._last = seconds
         self._interval = interval
-        self._last = time.monotonic()
+        self._now = time.monotonic()
 
     def seconds(self) -> float:
-        return time.monotonic() - self._start
+        now = time.monotonic()
+        # Even this clock may go back when a machine goes on as another one.
+        self._seconds += max(now - self._now, 0.0)
+        self._now = now
+        return self._seconds
 
     def checkpoint_due(self) -> bool:
-        due = time.monotonic() - self._last >= self._interval
+        due = self.seconds() - self._last >= self._interval
         if due:
-            self._last = time.monotonic()
+            self._last = self._seconds
         return due
 
 
@@ -223,6 +235,11 @@ class _Clock:
 def _start(job: _Job, make: Callable, seeds: Array) -> _State:
     def one(seed, _):
         model = make(jax.random.key(seed))
+        if not jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array)):
+            raise ValueError(
+                f"make returned {model!r:.60}, which holds nothing to train; expected a pytree "
+                "with arrays of floats."
+            )
         return _State(model, job.optimiser.init(eqx.filter(model, eqx.is_inexact_array)), seed)
 
     # Not compiled: it runs once, and compiling it takes longer.
@@ -260,6 +277,11 @@ def _step(job: _Job, state: _State, batch: PyTree, weights: Array | None) -> tup
     def mean(model):
         values = job.loss(model, batch)
         values, metrics = values if isinstance(values, tuple) else (values, {})
+        if not eqx.is_array_like(values):
+            raise TypeError(
+                f"loss returned {values!r:.60}; expected one value a row of the batch, or a single "
+                "one, and perhaps a dictionary of metrics: return value, metrics."
+            )
         if weights is not None and jnp.shape(values) != weights.shape:
             raise ValueError(
                 f"loss returned values of shape {jnp.shape(values)} for a batch of {weights.size} "
@@ -357,6 +379,26 @@ def _lost_patience(records: Sequence[Record], own: dict[str, Any]) -> bool:
         return False
     values = np.where(np.isnan(values), np.inf, values).reshape(len(values), -1)
     return int(np.argmin(values, axis=0).max()) < len(values) - patience
+
+
+def _check_parts(
+    loss: Any, make: Any, optimiser: Any, evaluate: Any, config: Any, checkpoint_seconds: Any
+) -> None:
+    functions = {"loss": loss, "make": make} | ({} if evaluate is None else {"evaluate": evaluate})
+    for name, function in functions.items():
+        if not callable(function):
+            raise TypeError(f"train got {name}={function!r:.60}; expected a function.")
+    if not (hasattr(optimiser, "init") and hasattr(optimiser, "update")):
+        raise TypeError(
+            f"train got optimiser={optimiser!r:.60}; expected one of optax, such as "
+            "optax.adam(1e-2)."
+        )
+    if config is not None and not isinstance(config, dict):
+        raise TypeError(f"train got config={config!r:.60}; expected a dictionary.")
+    if not is_number(checkpoint_seconds):
+        raise ValueError(
+            f"train got checkpoint_seconds={checkpoint_seconds!r}; expected a number of seconds."
+        )
 
 
 def _check_keep(keep: str | None, patience: Any, evaluate: Callable | None) -> None:

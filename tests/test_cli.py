@@ -83,6 +83,20 @@ def read_csv(path):
     return rows[0], np.array(rows[1:], float)
 
 
+def test_the_curve_goes_through_its_knots(lagrax_command, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(cli, "draw", lambda figure, path: drawn.append(figure))
+    options = ["--a", "3.32", "--tau", "1.12", "--t1", "30"]
+    code, *_ = lagrax_command("simulate", "population", *options)
+    assert code == 0
+    line, knots = drawn[0].panels[0].marks
+    on_the_line = dict(zip(np.asarray(line.x).tolist(), np.asarray(line.y).tolist(), strict=True))
+    assert len(knots.x) > 20
+    for t, x in zip(np.asarray(knots.x).tolist(), np.asarray(knots.y).tolist(), strict=True):
+        assert on_the_line[t] == pytest.approx(x, abs=1e-4)
+    assert np.all(np.diff(line.x) >= 0)
+
+
 def test_simulate_population(lagrax_command, tmp_path):
     line = "simulate population --a 2.5 --t1 7 --y0 0.3 --samples 71 --out x.png --csv x.csv"
     code, out, err = lagrax_command(*line.split())

@@ -3,6 +3,7 @@
 import ast
 import functools
 import importlib
+import math
 import os
 import re
 import subprocess
@@ -193,6 +194,29 @@ def test_every_name_on_the_papers_page_exists(paper):
     }
     assert tests
     assert tests <= defined
+
+
+def test_what_the_page_says_of_the_papers_chaos():
+    """In plain floats, without lagrax: at a = 3.2 the map ends in a stable cycle of 36."""
+    x, slopes = 0.5, []
+    for k in range(20_000):
+        if k >= 10_000:
+            slopes.append(math.log(abs((1 - 3.2 * x) * math.exp(3.2 * (1 - x)))))
+        x = x * math.exp(3.2 * (1 - x))
+    assert sum(slopes) / len(slopes) < -0.05
+    orbit = [x]
+    for _ in range(36):
+        orbit.append(orbit[-1] * math.exp(3.2 * (1 - orbit[-1])))
+    assert orbit[36] == pytest.approx(x, abs=1e-9)
+    assert all(abs(orbit[k] - x) > 1e-6 for k in range(1, 36))
+
+
+def test_every_module_is_in_the_table_of_the_files():
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    table = page.split("## Where things are")[1].split("## How a solve flows")[0]
+    named = set(re.findall(r"(\w+)\.py`", table))
+    there = {p.stem for p in (ROOT / "lagrax").glob("*.py")} - {"__init__", "__main__"}
+    assert named >= there
 
 
 def test_the_picture_of_the_files_is_that_of_the_imports(load_script):

@@ -1,16 +1,9 @@
-"""The training loop: against optax by hand, seed by seed, and through kills and damage."""
+"""The training loop: against optax by hand, seed by seed, and what a user sees of it."""
 
 import json
 import math
-import os
-import random
-import signal
 import struct
-import subprocess
 import sys
-import threading
-import time
-from pathlib import Path
 
 import equinox as eqx
 import jax
@@ -18,44 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from affine import ADAM, DATA, XS, Affine, away_from_two, evaluate, loss, make, run_in, same
 
 from lagrax import _runs
 from lagrax._progress import Progress
 from lagrax.training import TrainingError, train
-
-XS = np.linspace(-1, 1, 10, dtype=np.float32)[:, None]
-DATA = (jnp.asarray(XS), jnp.asarray(3 * XS - 1))
-ADAM = optax.adam(0.1)
-
-
-class Affine(eqx.Module):
-    weight: jax.Array
-    bias: jax.Array
-    name: str = "not an array"
-
-    def __call__(self, x):
-        return self.weight * x + self.bias
-
-
-def make(key):
-    weight, bias = jax.random.normal(key, (2,))
-    return Affine(weight, bias)
-
-
-def loss(model, batch):
-    x, y = batch
-    return jnp.sum((model(x) - y) ** 2, axis=-1)
-
-
-def evaluate(model, test):
-    return {"error": jnp.abs(model.weight - test)}
-
-
-def same(one, other):
-    one, other = (jax.tree.leaves(eqx.filter(x, eqx.is_array)) for x in (one, other))
-    assert len(one) == len(other)
-    for a, b in zip(one, other, strict=True):
-        np.testing.assert_array_equal(a, b)
 
 
 def by_hand(seed, batches):
@@ -129,23 +89,6 @@ def test_blocks_do_not_change_the_result():
 # --- the folder -----------------------------------------------------------------------------------
 
 
-def run_in(folder, steps=20, seeds=(0, 1), **options):
-    options = {"block": 5, "checkpoint_seconds": 0.0, "progress": False} | options
-    return train(
-        loss,
-        make,
-        DATA,
-        ADAM,
-        steps=steps,
-        seeds=seeds,
-        batch_size=4,
-        evaluate=evaluate,
-        test_data=jnp.array(3.0),
-        folder=folder,
-        **options,
-    )
-
-
 def test_folder_holds_everything(tmp_path):
     trained = run_in(tmp_path / "run", config={"width": 10})
     config = json.loads((tmp_path / "run/config.json").read_text())
@@ -171,112 +114,6 @@ def test_a_finished_run_is_not_repeated(tmp_path):
     same(first.model, again.model)
     np.testing.assert_array_equal(first.metrics["loss"].values, again.metrics["loss"].values)
     assert before == {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
-
-
-class Stop(Exception):
-    """Ends a training from within."""
-
-
-def stop_at(monkeypatch, step):
-    """The disk fails after the metrics of `step` are written, before their checkpoint is."""
-    save = _runs.RunFolder.save
-
-    def failing(self, number, state, seconds):
-        if number >= step:
-            raise Stop
-        save(self, number, state, seconds)
-
-    monkeypatch.setattr(_runs.RunFolder, "save", failing)
-
-
-@pytest.fixture
-def undisturbed(tmp_path):
-    return run_in(tmp_path / "undisturbed"), tmp_path / "undisturbed/metrics.jsonl"
-
-
-def interrupted(folder, step):
-    with pytest.MonkeyPatch.context() as patch:
-        stop_at(patch, step)
-        with pytest.raises(Stop):
-            run_in(folder)
-
-
-def ends_the_same(folder, undisturbed):
-    trained, metrics = undisturbed
-    again = run_in(folder)
-    same(trained.model, again.model)
-    assert (folder / "metrics.jsonl").read_bytes() == metrics.read_bytes()
-    assert (folder / "done.json").exists()
-
-
-@pytest.mark.parametrize("step", [5, 10, 20])
-def test_goes_on_where_it_stopped(tmp_path, undisturbed, step):
-    interrupted(tmp_path / "run", step)
-    ends_the_same(tmp_path / "run", undisturbed)
-
-
-def truncate(path, size):
-    path.write_bytes(path.read_bytes()[:size])
-
-
-def flip(path, place):
-    content = bytearray(path.read_bytes())
-    content[place] ^= 1
-    path.write_bytes(bytes(content))
-
-
-def rename_tensor(path):
-    path.write_bytes(path.read_bytes().replace(b".model.bias", b".model.bids"))
-
-
-def without_digest(path):
-    content = path.read_bytes()
-    (length,) = struct.unpack("<Q", content[:8])
-    header = json.loads(content[8 : 8 + length])
-    del header["__metadata__"]
-    text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + content[8 + length :])
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda p: truncate(p, 0),
-        lambda p: truncate(p, 4),
-        lambda p: truncate(p, 100),
-        lambda p: truncate(p, -1),
-        lambda p: flip(p, 0),
-        lambda p: flip(p, 30),
-        lambda p: flip(p, -1),
-        rename_tensor,
-        without_digest,
-    ],
-)
-@pytest.mark.parametrize("both", [False, True])
-def test_damaged_checkpoints_are_set_aside(tmp_path, undisturbed, capsys, damage, both):
-    interrupted(tmp_path / "run", 15)
-    older, newest = sorted((tmp_path / "run/checkpoints").glob("*.safetensors"))
-    for path in (newest, older) if both else (newest,):
-        damage(path)
-    ends_the_same(tmp_path / "run", undisturbed)
-    message = capsys.readouterr().err
-    assert f"{newest} is damaged" in message
-    assert (str(older) in message) == both
-    assert newest.with_suffix(".damaged").exists()
-
-
-def test_lost_metrics_take_their_checkpoint_with_them(tmp_path, undisturbed, capsys):
-    interrupted(tmp_path / "run", 15)
-    path = tmp_path / "run/metrics.jsonl"
-    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:7]))
-    ends_the_same(tmp_path / "run", undisturbed)
-    assert "metrics.jsonl does not hold the lines" in capsys.readouterr().err
-
-
-def test_a_done_run_with_a_damaged_end_is_mended(tmp_path, undisturbed):
-    run_in(tmp_path / "run")
-    flip(tmp_path / "run/checkpoints/step-00000020.safetensors", -1)
-    ends_the_same(tmp_path / "run", undisturbed)
 
 
 def test_other_settings_are_refused(tmp_path):
@@ -310,25 +147,6 @@ def test_other_data_are_refused(tmp_path):
         train(loss, make, DATA, optax.sgd(0.1), **options)
 
 
-def test_interrupted_in_a_block_the_last_whole_one_is_kept(tmp_path, undisturbed, monkeypatch):
-    append, calls = _runs.RunFolder.append, []
-
-    def interrupted(self, records):
-        calls.append(records)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        append(self, records)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(_runs.RunFolder, "append", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            run_in(tmp_path / "run", checkpoint_seconds=1e9)
-    assert [p.name for p in (tmp_path / "run/checkpoints").iterdir()] == [
-        "step-00000010.safetensors"
-    ]
-    ends_the_same(tmp_path / "run", undisturbed)
-
-
 def test_a_model_may_hold_a_key(tmp_path):
     class Noisy(eqx.Module):
         weight: jax.Array
@@ -341,47 +159,11 @@ def test_a_model_may_hold_a_key(tmp_path):
     np.testing.assert_array_equal(*(jax.random.key_data(x.model.key) for x in (first, again)))
 
 
-def test_left_overs_of_a_kill_are_swept(tmp_path):
-    (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "checkpoints/.step-00000005.safetensors.123.part").write_text("half")
-    run_in(tmp_path)
-    assert not list(tmp_path.rglob(".*.part"))
-
-
-def test_unreadable_configuration_is_named(tmp_path):
-    for text in ("{", '{"config": 3}', '{"config"'):
-        (tmp_path / "config.json").write_text(text)
-        with pytest.raises(_runs.RunError, match=r"config.json cannot be read"):
-            run_in(tmp_path)
-
-
 def test_starting_over_leaves_foreign_files_alone(tmp_path):
     run_in(tmp_path)
     (tmp_path / "notes.txt").write_text("mine")
     run_in(tmp_path, resume=False)
     assert (tmp_path / "notes.txt").read_text() == "mine"
-
-
-def test_two_processes_do_not_share_a_folder(tmp_path):
-    with (
-        _runs.RunFolder(tmp_path, {}),
-        pytest.raises(_runs.RunError, match="in use by another process"),
-    ):
-        run_in(tmp_path)
-
-
-def test_atomic_write_leaves_nothing_half_written(tmp_path, monkeypatch):
-    path = tmp_path / "file"
-    path.write_text("before")
-
-    def full(_):
-        raise OSError("No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space"):
-        _runs.write_atomically(path, "after")
-    assert [p.name for p in tmp_path.iterdir()] == ["file"]
-    assert path.read_text() == "before"
 
 
 @pytest.mark.parametrize(
@@ -396,52 +178,6 @@ def test_absent_extra_says_what_to_install(tmp_path, monkeypatch, module, option
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ImportError, match=r'pip install "lagrax\[train\]"'):
         run_in(tmp_path, **options)
-
-
-# --- killed for real ------------------------------------------------------------------------------
-
-SCRIPT = """
-import sys
-import threading
-sys.path.insert(0, sys.argv[1])
-from test_training import run_in
-run_in(sys.argv[2], steps=2000, seeds=(0, 1, 2))
-"""
-
-
-def start_process(folder):
-    command = [sys.executable, "-c", SCRIPT, str(Path(__file__).parent), str(folder)]
-    return subprocess.Popen(command)
-
-
-def kill_at(folder, mark, delay):
-    """Kills a run `delay` seconds after its metrics have grown to `mark` bytes."""
-    metrics = folder / "metrics.jsonl"
-    process = start_process(folder)
-    while process.poll() is None and not (metrics.exists() and metrics.stat().st_size >= mark):
-        time.sleep(0.002)
-    time.sleep(delay)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-
-
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_killed_at_random_moments_it_ends_the_same(tmp_path, seed):
-    rng, reference, killed = random.Random(seed), tmp_path / "reference", tmp_path / "killed"
-    assert start_process(reference).wait() == 0
-    size = (reference / "metrics.jsonl").stat().st_size
-    # Before the first step, in the middle of a line, while a checkpoint is being written.
-    for mark in sorted(rng.randrange(size) for _ in range(4)):
-        kill_at(killed, mark, delay=rng.random() * 0.02)
-        assert not (killed / "done.json").exists()
-    assert start_process(killed).wait() == 0
-    one, other = ((x / "metrics.jsonl").read_bytes() for x in (reference, killed))
-    assert one == other
-    name = "checkpoints/step-00002000.safetensors"
-    one, other = (_runs.load_arrays(x / name)[0] for x in (reference, killed))
-    assert one.keys() == other.keys()
-    for key in one:
-        np.testing.assert_array_equal(one[key], other[key])
 
 
 # --- what a user sees -----------------------------------------------------------------------------
@@ -547,17 +283,6 @@ def test_tensorboard_files(tmp_path):
     assert len([1 for tag, _ in found if tag == "loss/0"]) == 20
 
 
-def test_stopped_by_another_thread_it_can_go_on(tmp_path, undisturbed):
-    stop = threading.Event()
-    stop.set()
-    with pytest.raises(KeyboardInterrupt):
-        run_in(tmp_path / "run", stop=stop)
-    lines = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
-    assert len(lines) == 5  # one block, and its checkpoint
-    assert len(list((tmp_path / "run/checkpoints").iterdir())) == 1
-    ends_the_same(tmp_path / "run", undisturbed)
-
-
 def test_two_bars_share_a_terminal(monkeypatch, capfd):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
@@ -567,11 +292,6 @@ def test_two_bars_share_a_terminal(monkeypatch, capfd):
     shown = capfd.readouterr().err
     assert "first" in shown
     assert "second" in shown
-
-
-def away_from_two(model, test):
-    """Least while the weight, on its way to 3, passes 2."""
-    return {"distance": jnp.abs(model.weight - test)}
 
 
 def test_the_best_model_is_kept_for_each_seed():
@@ -597,19 +317,6 @@ def test_training_ends_when_patience_does(tmp_path):
     assert summary["steps"] == 2 * len(values)
     again = train(loss, make, DATA, ADAM, steps=200, seeds=0, folder=tmp_path / "a", **options)
     same(trained.model, again.model)
-
-
-def test_a_kept_model_survives_a_stop(tmp_path, monkeypatch):
-    options = {"block": 2, "progress": False, "evaluate": away_from_two, "keep": "distance"}
-    options |= {"test_data": jnp.array(2.0), "patience": 10, "steps": 200, "seeds": 0}
-    whole = train(loss, make, DATA, ADAM, **options)
-    with monkeypatch.context() as patch:
-        stop_at(patch, 10)
-        with pytest.raises(Stop):
-            train(loss, make, DATA, ADAM, folder=tmp_path, checkpoint_seconds=0.0, **options)
-    continued = train(loss, make, DATA, ADAM, folder=tmp_path, **options)
-    assert len(continued.metrics["loss"].values) > 10
-    same(whole.model, continued.model)
 
 
 @pytest.mark.parametrize(

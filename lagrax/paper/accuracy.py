@@ -123,14 +123,14 @@ def _reached_note(dataset: str, models: Sequence[str], cells: Cells) -> str:
     best, last = [sum(x[i] >= 0 for x in left.values()) for i in (0, 1)]
     below = [f"{model} by {-x:.2f} points" for model, (x, _) in left.items() if x < 0]
     return (
-        f"Of the {len(left)} models with {SEEDS} seeds, {best} are not below the paper's mean less "
-        f"its standard deviation by their best epoch{_in_brackets(below)}, and {last} by their "
-        "last."
+        f"By their best epoch {best} of the {len(left)} models with {SEEDS} seeds reach the "
+        f"paper's mean less its standard deviation{_in_brackets(below)}; by their last epoch "
+        f"{last} do."
     )
 
 
 def _in_brackets(below: Sequence[str]) -> str:
-    return f" (below it: {_listed(below)})" if below else ""
+    return f" (missed: {_listed(below)})" if below else ""
 
 
 def best_and_last(lines: Sequence[Line]) -> tuple[Spread, Spread]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._files import parse_json, read_whole
 from ..nn import paper_models
 from .images import DATASETS, MEASURED, Protocol, Run, default_protocol
 from .result import ResultError
@@ -74,11 +75,14 @@ def place(run: Run) -> tuple[Any, ...]:
 
 
 def _read(path: Path) -> Iterator[Line]:
-    text = path.read_text(encoding="utf-8", errors="replace")
+    try:
+        text = read_whole(path).decode("utf-8", "replace")
+    except (OSError, ValueError) as error:
+        raise ResultError(f"{path} cannot be read: {error}. Move it elsewhere.") from error
     for number, content in enumerate(text.splitlines(), 1):
         try:
             yield parse(content)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
             why = f"it lacks {error}" if isinstance(error, KeyError) else str(error).rstrip(".")
             raise ResultError(
                 f"Line {number} of {path} is no finished run ({why}): remove it, and train its run "
@@ -87,8 +91,8 @@ def _read(path: Path) -> Iterator[Line]:
 
 
 def parse(text: str) -> Line:
-    """One line. What is wrong with it becomes a ValueError, KeyError or TypeError."""
-    content = json.loads(text)
+    """One line. What is wrong with it is a ValueError, KeyError, TypeError or OverflowError."""
+    content = parse_json(text)
     if not isinstance(content, dict):
         raise ValueError(f"{content!r:.40} is no object")
     run = _run(content)
@@ -96,6 +100,11 @@ def parse(text: str) -> Line:
         raise ValueError(f"the paper has no {run.model!r} on {run.dataset!r}")
     if not isinstance(run.seed, int):
         raise ValueError(f"the seed is {run.seed!r}")
+    for name, value in dataclasses.asdict(run.protocol).items():
+        if not isinstance(value, str | int | float | None):
+            raise ValueError(f"its {name} is {value!r:.40}")
+    if np.all(np.isnan(_series(content, "test_accuracy"))):
+        raise ValueError("`test_accuracy` has no number at all")
     nfe = content["nfe"]
     return Line(
         run,

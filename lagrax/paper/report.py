@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from .._files import write_atomically
+from .._files import read_json, write_atomically
 from .._machine import load
 from .._page import (
     Html,
@@ -93,10 +93,10 @@ def _read(folder: Path, number: int, first_figure: int) -> Experiment:
 
 def _read_figure(folder: Path, name: str) -> Figure | str:
     path = folder / "figures" / f"{name}.json"
-    if Path(name).name != name or not path.is_file():
-        return f"The figure “{name}” is missing from the experiment's folder."
     try:
-        return from_json(json.loads(path.read_text(encoding="utf-8")))
+        if Path(name).name != name or not path.is_file():
+            return f"The figure “{name}” is missing from the experiment's folder."
+        return from_json(read_json(path))
     except (OSError, ValueError) as error:
         return f"The figure “{name}” cannot be read: {error}"
 

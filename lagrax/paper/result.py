@@ -1,13 +1,12 @@
 """What an experiment found, as its `result.json` holds it."""
 
 import dataclasses
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .._files import write_json
+from .._files import read_json, write_json
 
 
 class ResultError(ValueError):
@@ -91,7 +90,7 @@ def read_result(folder: Path) -> Result:
     """The result in `folder`. Keys that are not known here are left aside."""
     path = folder / "result.json"
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = read_json(path)
     except (OSError, ValueError) as error:
         raise _damaged(path, str(error)) from error
     result = _record(Result, raw, path)
@@ -115,7 +114,8 @@ def _record(kind: type, raw: Any, path: Path) -> Any:
         value = raw.get(field.name)
         if value is not None:
             # What is not in the list is a sequence.
-            if not isinstance(value, _KINDS.get(field.type, list)):
+            kinds = _KINDS.get(field.type, list)
+            if not isinstance(value, kinds) or not _is_finite_enough(value):
                 raise _damaged(path, f"`{field.name}` of a {what} is {value!r:.40}")
             if kind is Result and field.name in _PARTS:
                 value = [_record(_PARTS[field.name], part, path) for part in value]
@@ -123,6 +123,11 @@ def _record(kind: type, raw: Any, path: Path) -> Any:
         elif field.default is field.default_factory is dataclasses.MISSING:
             raise _damaged(path, f"a {what} lacks `{field.name}`")
     return kind(**given)
+
+
+def _is_finite_enough(value: Any) -> bool:
+    """JSON has whole numbers of any length; those beyond 10^308 cannot be shown."""
+    return not isinstance(value, int) or abs(value) < 1e308
 
 
 def _damaged(path: Path, why: str) -> ResultError:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from .._files import write_atomically
+from .._files import write_atomically, writing
 from .._launchers import Launcher, launch
 from .._machine import load
 from ..nn import paper_filters
@@ -145,7 +145,7 @@ def sweep(
     options["progress"] = progress and launcher == "here"
     tasks = [(run, f"run {number} of {len(runs)}", folder, data, options) for number, run in left]
     ends = {"trained": 0, "done_before": len(runs) - len(left), "elsewhere": 0, "failed": 0}
-    for number, (end, sentence) in launch(launcher, train_one, tasks):
+    for number, (end, sentence) in launch(launcher, train_one, tasks, gpus=devices or 1):
         ends[end] += 1
         tell(sentence if launcher == "here" else f"{_in_words(left[number][1])}: {sentence}")
     swept = Swept(folder, **ends)
@@ -171,6 +171,8 @@ def train_one(
             return "elsewhere", "Another process is training it: left to that."
         if options["resume"] and line.exists():
             return "done_before", "Another process has trained it."
+        for unfinished in line.parent.glob(f".{line.name}.*.part"):  # of a process that was killed
+            unfinished.unlink()
         try:
             found = train_run(run, used, place, **options)
         except TrainingError as error:
@@ -190,17 +192,23 @@ def _claimed(place: Path) -> Iterator[bool]:
     """Whether the run in `place` is ours until the end of the block, its line included. The system
     lets go of the lock when the process ends, in whatever way."""
     filelock = load("filelock")
-    place.parent.mkdir(parents=True, exist_ok=True)
     lock = filelock.FileLock(place.with_name(f".{place.name}.lock"))
+    with writing(place):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        mine = _acquired(lock, filelock.Timeout)
+    try:
+        yield mine
+    finally:
+        if mine:
+            lock.release()
+
+
+def _acquired(lock: Any, taken: type[Exception]) -> bool:
     try:
         lock.acquire(timeout=0)
-    except filelock.Timeout:
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        lock.release()
+    except taken:
+        return False
+    return True
 
 
 # A worker trains many runs, most of them on the images of the one before.

@@ -1,0 +1,83 @@
+"""Takes the properties of tests/test_properties.py to many random equations; writes what came.
+
+    python results/soak/properties.py      25 times as many as the tests take, of all kinds
+
+`make soak` runs it. The summary is in properties.json and in README.md, between its markers.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+TIMES = 25
+TEST = re.compile(r"^tests/test_properties\.py::(\w+)(\[.*\])?:$")
+PASSED = re.compile(r"(\d+) passing, (\d+) failing,? (?:and )?(\d+) invalid")
+
+
+def examples(output: str) -> dict[str, dict[str, int]]:
+    """How many examples each property passed, failed, and did not apply to."""
+    found: dict[str, dict[str, int]] = {}
+    test = ""
+    for line in output.splitlines():
+        if heading := TEST.match(line.strip()):
+            test = heading[1]
+        if counts := PASSED.search(line):
+            row = found.setdefault(test, {"passing": 0, "failing": 0, "invalid": 0})
+            for name, number in zip(row, counts.groups(), strict=True):
+                row[name] += int(number)
+    return found
+
+
+def main() -> int:
+    begin = time.monotonic()
+    arguments = ["-q", "-p", "no:cacheprovider", "--hypothesis-show-statistics"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *arguments, "tests/test_properties.py"],
+        cwd=ROOT,
+        env={**os.environ, "LAGRAX_SOAK": str(TIMES)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    rows = examples(done.stdout)
+    total = sum(row["passing"] for row in rows.values())
+    summary = {
+        "passed": done.returncode == 0,
+        "examples": total,
+        "minutes": round((time.monotonic() - begin) / 60, 1),
+        "properties": rows,
+    }
+    (HERE / "properties.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    write_section(summary)
+    print(done.stdout[-3000:] if done.returncode else f"{total:,} examples passed.")
+    return done.returncode
+
+
+def write_section(summary: dict) -> None:
+    verdict = "all passed" if summary["passed"] else "not all passed"
+    lines = [
+        f"{summary['examples']:,} random equations in {summary['minutes']} minutes: {verdict}.",
+        "",
+        "| property | examples | failed |",
+        "| --- | --: | --: |",
+    ]
+    for name, row in summary["properties"].items():
+        words = name.removeprefix("test_").replace("_", " ")
+        lines.append(f"| {words} | {row['passing']:,} | {row['failing']} |")
+    page = HERE / "README.md"
+    text = page.read_text(encoding="utf-8")
+    before, rest = text.split("<!-- properties -->\n")
+    after = rest.split("<!-- /properties -->\n")[1]
+    section = "\n".join([*lines, ""])
+    whole = f"{before}<!-- properties -->\n{section}<!-- /properties -->\n{after}"
+    page.write_text(whole, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -173,7 +173,7 @@ def check_resolution(delays: Sequence[Delay], t0: Any, t1: Any, dtype: Any) -> N
         tau = delay.tau
         if tau is None or isinstance(tau, Learn) or is_traced(tau):
             continue
-        if float(tau) < 16 * apart:
+        if np.asarray(tau, float) < 16 * apart:
             raise ValueError(
                 f"{describe([delay])} is too short for {jnp.dtype(dtype).name} between t = {t0} "
                 f"and {t1}, where times are up to {apart:.1g} apart. Use float64 "

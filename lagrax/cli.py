@@ -26,14 +26,14 @@ from . import _machine, nn
 from ._answers import FolderError
 from ._explore_sliders import ExploreError
 from ._files import write_atomically
-from ._launchers import LAUNCHERS, WorkerDied
+from ._launchers import LAUNCHERS, WorkerDied, launch
 from ._runs import RunError
 from ._solution import SolveError
 from ._solve import solve
 from ._table import TableError
 from .analysing import AnalyseError, Span, analyse as analyse_equation, held_systems, parameters_of
 from .figures import COLOURS, PICTURES, Figure, Line, Panel, Points, draw
-from .fitting import FIELDS, FitError, Request, fit as fit_table
+from .fitting import FIELDS, FitError, Request, fit as fit_table, fit_one, fits
 from .identify import IdentifyError
 from .paper import (
     EXPERIMENTS,
@@ -209,8 +209,7 @@ def _images(
 ) -> tuple[list[Path], int]:
     """Sweeps, which says itself what became of each run; the folder, and how many runs failed."""
     where = {k: given.pop(k) for k in ("data", "devices", "launcher") if k in given}
-    if where.get("launcher", "here") not in LAUNCHERS:
-        raise _bad(f"No launcher {where['launcher']!r}: choose one of {', '.join(LAUNCHERS)}.")
+    _check_launcher(where.get("launcher", "here"))
     if where.get("devices", 1) > jax.device_count():
         raise _bad(f"--devices {where['devices']}: JAX sees {jax.device_count()} here.")
     datasets, models = given.pop("dataset", ()), given.pop("model", ())
@@ -302,7 +301,9 @@ def _print_answer(summary: dict[str, Any], lines: Sequence[str], as_json: bool) 
 
 @app.command()
 def fit(
-    data: Annotated[Path, typer.Argument(metavar="DATA.csv", help="Measurements, with a header.")],
+    data: Annotated[
+        list[Path], typer.Argument(metavar="DATA.csv...", help="Measurements, with a header.")
+    ],
     time: Annotated[
         str | None, typer.Option(help="The column of times (by default the first).")
     ] = None,
@@ -327,18 +328,23 @@ def fit(
     ensemble: Annotated[int, typer.Option(help="How many models, for the band.", min=1)] = 5,
     iterations: Annotated[int, typer.Option(help="Of the training.", min=1)] = 2000,
     seed: Annotated[int, typer.Option(help="The same gives the same.", min=0)] = 0,
-    out: Annotated[Path | None, typer.Option(help="The folder (fit-DATA).")] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder (fit-DATA; of many: fits).")] = None,
+    launcher: Annotated[
+        str, typer.Option(help="Of many tables: here, or ray for the workers of a cluster.")
+    ] = "here",
     as_json: Json = False,
 ) -> None:
     """Learn an equation from a time series, forecast, and write a report.
 
     Times and periods are in the unit of the time column, in days where that has dates. Without
     --hold, --lag and --select the equation is an ordinary one. Inputs stay at their last value
-    during the forecast. --field library gives an equation that can be read.
+    during the forecast. --field library gives an equation that can be read. Each of many tables is
+    fitted by itself, and has its answer in a folder of its name.
     """
+    _check_launcher(launcher)
     request = Request(
-        data,
-        out or Path(f"fit-{data.stem}"),
+        data[0],
+        out or Path(f"fit-{data[0].stem}"),
         time,
         tuple(column or ()),
         tuple(inputs or ()),
@@ -354,9 +360,32 @@ def fit(
         iterations,
         seed,
     )
+    if len(data) > 1:
+        _fit_many(fits(request, data, out or Path("fits")), launcher, as_json)
+        return
     with _leaving_as_it_was():
         summary, lines = fit_table(request)
     _print_answer(summary, lines, as_json)
+
+
+def _fit_many(requests: Sequence[Request], launcher: Any, as_json: bool) -> None:
+    """One answer after the other as they come; those that fail are named, and the others go on."""
+    summaries, failed = [], 0
+    for number, (summary, told) in launch(launcher, fit_one, [(r,) for r in requests]):
+        name = requests[number].data.name
+        failed += summary is None
+        summaries += [summary] if summary else []
+        where = f"wrote {summary['folder']}" if summary else f"failed: {told}"
+        print(f"{name}: {where}", file=sys.stderr)
+    if as_json:
+        _print_json(summaries)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _check_launcher(launcher: str) -> None:
+    if launcher not in LAUNCHERS:
+        raise _bad(f"No launcher {launcher!r}: choose one of {', '.join(LAUNCHERS)}.")
 
 
 # --- models, info ---------------------------------------------------------------------------------

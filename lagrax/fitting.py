@@ -2,20 +2,22 @@
 
 import dataclasses
 import datetime
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ._answers import PAGE, answering, check_folder, write_figures, write_summary
+from ._answers import PAGE, FolderError, answering, check_folder, write_figures, write_summary
 from ._delays import Delay, Hold, Lag
 from ._files import write_atomically
 from ._fit import FIELDS as FIELDS, Fit, FitError as FitError, Request as Request, find, times
 from ._fit_report import figures, page_of
 from ._longrun import LongRun
 from ._machine import describe as machine, load
-from ._table import Table, read_table, write_table
-from .identify import Forecast
+from ._solution import SolveError
+from ._table import Table, TableError, read_table, write_table
+from .identify import Forecast, IdentifyError
 
 
 def fit(request: Request) -> tuple[dict[str, Any], list[str]]:
@@ -28,6 +30,30 @@ def fit(request: Request) -> tuple[dict[str, Any], list[str]]:
     found = find(request, table)
     summary = _write(found)
     return summary | {"folder": str(request.out.resolve())}, _told(found)
+
+
+def fits(request: Request, tables: Sequence[Path], out: Path) -> list[Request]:
+    """The same request for each of several tables, with an answer of its own below `out`."""
+    names = [table.stem for table in tables]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise FitError(
+            f"Two tables are called {twice[0]}, and answers go to folders of their names: rename "
+            "one, or fit them one after the other."
+        )
+    return [
+        dataclasses.replace(request, data=table.absolute(), out=out.absolute() / table.stem)
+        for table in tables
+    ]
+
+
+def fit_one(request: Request) -> tuple[dict[str, Any] | None, str]:
+    """One of many fits: its summary, or None and what went wrong."""
+    try:
+        summary, lines = fit(request)
+    except (FitError, FolderError, IdentifyError, SolveError, TableError, OSError) as error:
+        return None, str(error)
+    return summary, "\n".join(lines)
 
 
 def _write(found: Fit) -> dict[str, Any]:

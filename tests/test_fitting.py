@@ -53,6 +53,37 @@ def fitted(tmp_path_factory):
     return folder / "found", found, summary
 
 
+# --- many tables ----------------------------------------------------------------------------------
+
+
+def test_many_tables_are_fitted_each_by_itself(lagrax_command, tmp_path):
+    for name, a in (("low", 1.8), ("high", 2.3)):
+        write_csv(tmp_path / f"{name}.csv", ["t", "x"], *population(a=a))
+    (tmp_path / "bad.csv").write_text("t,x\n0,one\n")
+    tables = ["low.csv", "bad.csv", "high.csv"]
+    code, out, err = lagrax_command("fit", *tables, "--hold", "1", "--json", *QUICK)
+    assert code == 1
+    rates = [summary["equations"][0] for summary in json.loads(out)]
+    assert ["1.8" in rate or "1.79" in rate for rate in rates] == [True, False]
+    assert "bad.csv: failed: " in err
+    assert sorted(p.name for p in (tmp_path / "fits").iterdir()) == ["high", "low"]
+    alone = lagrax_command("fit", "high.csv", "--hold", "1", "--out", "alone", "--json", *QUICK)
+    for name in ("fit.csv", "forecast.csv"):
+        same = tmp_path / "fits" / "high" / name
+        assert same.read_bytes() == (tmp_path / "alone" / name).read_bytes()
+    assert alone[0] == 0
+
+
+def test_tables_of_one_name_are_refused(lagrax_command, tmp_path):
+    (tmp_path / "other").mkdir()
+    code, _, err = lagrax_command("fit", "x.csv", "other/x.csv", "--hold", "1")
+    assert code == 2
+    assert "Two tables are called x" in err
+    code, _, err = lagrax_command("fit", "x.csv", "y.csv", "--launcher", "slurm")
+    assert code == 2
+    assert "slurm" in err
+
+
 # --- the answer -----------------------------------------------------------------------------------
 
 

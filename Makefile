@@ -52,7 +52,7 @@ types: $(READY)
 	@PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
 
 docs: $(READY)
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "The documentation is in site/: open site/index.html, or $(BIN)/python -m mkdocs serve"
 
 tutorials: $(READY)

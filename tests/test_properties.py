@@ -235,7 +235,7 @@ def irregular(lag):
 
 
 @kinds("none", "two clocks", "hold and lag")
-@examples(6)
+@settings(max_examples=6 if MORE == 1 else 20)  # each is compiled anew
 @given(seed=seeds, span=spans(), steps=st.sampled_from([None, 40]))
 def test_known_delays_are_as_traced_ones(kind, seed, span, steps, x64):
     """Delays and spans that are plain numbers take another way through the code."""

@@ -36,7 +36,7 @@ def examples(output: str) -> dict[str, dict[str, int]]:
 
 def main() -> int:
     begin = time.monotonic()
-    arguments = ["-q", "-p", "no:cacheprovider", "--hypothesis-show-statistics"]
+    arguments = ["-q", "-n", "2", "-p", "no:cacheprovider", "--hypothesis-show-statistics"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *arguments, "tests/test_properties.py"],
         cwd=ROOT,

@@ -46,9 +46,9 @@ def examples(number):
     return settings(max_examples=MORE * number)
 
 
-def kinds(*some):
-    """These kinds of history, or all of them where there is time."""
-    return pytest.mark.parametrize("kind", some if MORE == 1 else BOTH)
+def kinds(*names):
+    """Not all kinds of history, since each takes long to compile."""
+    return pytest.mark.parametrize("kind", names)
 
 
 def field(t, y, args, *, history):

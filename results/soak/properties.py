@@ -1,6 +1,6 @@
 """Takes the properties of tests/test_properties.py to many random equations; writes what came.
 
-    python results/soak/properties.py      25 times as many as the tests take, of all kinds
+    python results/soak/properties.py      25 times as many as the tests take
 
 `make soak` runs it. The summary is in properties.json and in README.md, between its markers.
 """

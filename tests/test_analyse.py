@@ -226,7 +226,7 @@ def test_where_it_goes_in_words():
         "settles at a fixed point" in empty._replace(period=1, exponents=np.array([-1.0])).sentence
     )
     assert "an invariant curve" in empty._replace(exponents=np.array([0.0, -1.0])).sentence
-    assert empty._replace(left_out=2).omission.startswith("2 are left out")
+    assert empty._replace(left_out=2).omission.startswith("2 more orbits are far")
 
 
 def test_an_escaping_orbit(x64):

@@ -343,8 +343,8 @@ def over_members(kind):
 # --- gradients ------------------------------------------------------------------------------------
 
 
-@kinds("two clocks", "lag")
-@examples(25)
+@kinds("two clocks", *(["lag"] if MORE > 1 else []))
+@examples(40)
 @given(seed=seeds, span=spans(), weights=seeds)
 def test_the_three_gradients_agree(kind, seed, span, weights, x64):
     """And with a finite difference in a random direction of start and parameters."""

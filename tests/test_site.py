@@ -3,6 +3,7 @@
 import ast
 import functools
 import importlib
+import json
 import math
 import os
 import re
@@ -209,6 +210,18 @@ def test_what_the_page_says_of_the_papers_chaos():
         orbit.append(orbit[-1] * math.exp(3.2 * (1 - orbit[-1])))
     assert orbit[36] == pytest.approx(x, abs=1e-9)
     assert all(abs(orbit[k] - x) > 1e-6 for k in range(1, 36))
+
+
+@pytest.mark.parametrize("page", ["diffrax", "torchdde"])
+def test_the_order_on_lagged_equations_is_what_was_measured(page):
+    text = " ".join((DOCS / "coming-from" / f"{page}.md").read_text(encoding="utf-8").split())
+    assert "about 4 with Tsit5 and 6 with Dopri8" in text
+    measured = json.loads((ROOT / "benchmarks/results/work_precision.json").read_text())
+    order = {goal["name"]: goal["value"] for goal in measured["goals"]}
+    (tsit5,) = [v for k, v in order.items() if "utchinson" in k and "Tsit5: order" in k]
+    (dopri8,) = [v for k, v in order.items() if "utchinson" in k and "Dopri8: order" in k]
+    assert round(tsit5) == 4
+    assert int(dopri8) == 6
 
 
 def test_every_module_is_in_the_table_of_the_files():

@@ -411,8 +411,8 @@ def _solution(problem, method: Method, grid: Grid, places: Places, carry: _Carry
     records = None
     if record is not None:
         linear = diffrax.LocalLinearInterpolation
-        ts, infos = record
-        records = Records(ts, infos, linear if method.constant else method.stepper.interpolation)
+        interpolation = linear if method.constant else method.stepper.interpolation
+        records = Records(*record, interpolation)
 
     def at_steps():
         assert records is not None

@@ -80,10 +80,10 @@ def _layout() -> html.Div:
         ),
     ]
     plots = [
+        html.P(_WAITING, id="sentence", className="sentence", **_aria(live="polite")),
         _plot("trajectory", html.H2("Trajectory", id="trajectory-title"), "wide"),
         _plot("plane", html.H2("Cobweb of the knot map", id="plane-title")),
         _plot("diagram", html.H2("Bifurcation diagram", id="diagram-title")),
-        html.P(_WAITING, id="sentence", className="sentence", **_aria(live="polite")),
     ]
     return html.Div(
         [

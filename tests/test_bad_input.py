@@ -874,7 +874,7 @@ LINES = {
     "fit x.csv --hold inf": (2, ["--hold inf", "positive number"]),
     "fit x.csv --out answer": (2, ["--out answer", "other than an answer of `lagrax fit`"]),
     "fit x.csv --out file/inside": (1, ["file/inside", "file"]),
-    "fit x.csv again.csv": (2, ["again.csv"]),
+    "fit x.csv other/x.csv": (2, ["Two tables are called x"]),
     "analyse absent": (2, ["No equation and no folder 'absent'"]),
     "analyse torn": (2, ["The model in torn is damaged"]),
     "analyse deep": (2, ["The model in deep is damaged", "nested too deeply"]),

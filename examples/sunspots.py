@@ -273,25 +273,36 @@ def choice(found: Comparison) -> str:
     return f"Errors in the rehearsal, one start each: {errors}; so the equation has {found.holds}."
 
 
+INTRODUCTION = f"""\
+The yearly number of sunspots goes up and down in some eleven years, never twice alike. Five models
+learn from the years up to {LEARN_TO}, once; then each year from {LEARN_TO + 1} to {TEST_TO} is
+forecast from 1, 2, ..., {AHEAD} years before it:
+
+- *equation*: x′ = f(x(t), x(⌊t⌋), x(⌊t⌋ − 1), ...) with a hold for each of the last years, f a
+  small network, x the square root of the number; `lagrax.Identifier` learns it;
+- *AR*: a linear recursion on the same x;
+- *NODE*: the equation without its holds, which shows what the past is worth;
+- *persistence*: the last value stays; *mean*: that of all years learned from."""
+
+
 def page(found: Comparison) -> str:
     head, *rows = [f"| {' | '.join(row)} |" for row in table(found)]
     rule = "|---|" + "---:|" * (AHEAD + 1)
-    text = (
-        "# Sunspots\n\n"
-        "Written by `python examples/sunspots.py --write`; the script says what is compared.\n\n"
+    paragraphs = [
+        "# Sunspots",
+        INTRODUCTION,
+        "![Forecasts, and errors by horizon](sunspots.png)",
+        verdict(found),
         f"Root-mean-square error of forecasts of the years {LEARN_TO + 1} to {TEST_TO}, in sunspot "
-        "numbers, by how many years they look ahead. All models were fitted to the years up to "
-        f"{LEARN_TO}, once.\n\n"
-    )
-    return (
-        text
-        + "\n".join([head, rule, *rows])
-        + f"\n\n{verdict(found)}\n\n{choice(found)}\n\n"
-        + f"The learned models are means over {len(found.results[0].single)} starts; "
-        "“single” is the range of the errors of one start alone. The years judged hold five or six "
-        "cycles only, and forecasts of neighbouring years err together: small differences mean "
-        "little.\n\n![Forecasts, and errors by horizon](sunspots.png)\n"
-    )
+        "numbers, by how many years they look ahead:",
+        "\n".join([head, rule, *rows]),
+        f"The learned models are means over {len(found.results[0].single)} starts; “single” is the "
+        "range of the errors of one start alone. The years judged hold five or six cycles only, "
+        "and forecasts of neighbouring years err together: small differences mean little.",
+        choice(found),
+        "Written by `python examples/sunspots.py --write`; the script says what was tried.",
+    ]
+    return "\n\n".join(paragraphs) + "\n"
 
 
 COLOURS = ("blue", "orange", "green", "amber", "grey")

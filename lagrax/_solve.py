@@ -412,7 +412,8 @@ def _solution(problem, method: Method, grid: Grid, places: Places, carry: _Carry
     if record is not None:
         linear = diffrax.LocalLinearInterpolation
         interpolation = linear if method.constant else method.stepper.interpolation
-        records = Records(*record, interpolation)
+        step_ends, infos = record
+        records = Records(step_ends, infos, interpolation)
 
     def at_steps():
         assert records is not None

@@ -51,7 +51,15 @@ from .paper.lines import files as line_files
 from .systems import SYSTEMS, HeldSystem, System
 from .training import TrainingError
 
+
+class _InReadingOrder(typer.core.TyperGroup):
+    def list_commands(self, ctx: Any) -> list[str]:
+        del ctx
+        return ["simulate", "analyse", "explore", "fit", "reproduce", "report", "models", "info"]
+
+
 app = typer.Typer(
+    cls=_InReadingOrder,
     help="Delay differential equations for JAX, and the neural networks made of them.",
     no_args_is_help=True,
     add_completion=False,
@@ -160,7 +168,7 @@ def reproduce(
         str | None, _of_images("here, or ray for the workers of a cluster, runs side by side.")
     ] = None,
 ) -> None:
-    """Run the paper's experiments, check their claims and write a report.
+    """Run the paper's experiments, check their claims, report.
 
     Stopped, by Ctrl-C or otherwise, the same command continues. The images are a sweep over data
     sets, models and seeds: it skips the runs that are done, and machines may share its folder. In
@@ -334,7 +342,7 @@ def fit(
     ] = "here",
     as_json: Json = False,
 ) -> None:
-    """Learn an equation from a time series, forecast, and write a report.
+    """Learn an equation from measurements, forecast, and report.
 
     Times and periods are in the unit of the time column, in days where that has dates. Without
     --hold, --lag and --select the equation is an ordinary one. Inputs stay at their last value
@@ -393,7 +401,7 @@ def _check_launcher(launcher: str) -> None:
 
 @app.command()
 def models(as_json: Json = False) -> None:
-    """List the paper's image models with their filters and parameter counts."""
+    """List the paper's image models with filters and parameters."""
     rows = [
         {"dataset": data, "model": name, **nn.paper_size(name, data)}
         for data in ("mnist", "cifar10", "svhn")
@@ -676,7 +684,7 @@ def _analyse_command() -> Callable[..., None]:
     }
 
     def command(target: str, param: list[str] | None, as_json: bool, **options: Any) -> None:
-        """Where an equation with holds goes in the long run, and how that changes.
+        """See where an equation with holds goes in the long run.
 
         Its fixed points, multipliers and Lyapunov exponents; over one parameter a bifurcation
         diagram, over two of a linear equation the exact region of stability. A learned equation

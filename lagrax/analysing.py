@@ -102,7 +102,7 @@ def parameters_of(name: str) -> dict[str, float]:
     """The parameters of a system that are single numbers, and their defaults. A controller has its
     gain besides, a factor of all its feedback."""
     arguments = inspect.signature(SYSTEMS[name].__init__).parameters.values()
-    numbers = {p.name: p.default for p in arguments if isinstance(p.default, float)}
+    numbers = {p.name: p.default for p in arguments if isinstance(p.default, int | float)}
     return ({"gain": 1.0} if name == "digital-control" else {}) | numbers
 
 
@@ -188,6 +188,11 @@ def _shown(value: Any) -> str:
 def _check_spans(subject: Subject, spans: Sequence[Span]) -> None:
     _check_known(subject.name, {s.name: (s.low, s.high) for s in spans}, subject.parameters)
     for span in spans:
+        if isinstance(subject.parameters[span.name], int):
+            raise AnalyseError(
+                f"--param {span.name}: {span.name} is a whole number, which cannot be varied; give "
+                f"one, such as --{span.name} 1."
+            )
         if not span.low < span.high:
             raise AnalyseError(
                 f"--param {span.name} {span.low:g} {span.high:g}: expected the lower value first."

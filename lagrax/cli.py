@@ -576,11 +576,11 @@ def _print_simulated(system: System, solution: Any, paths: list[Path], as_json: 
 def _scalars(system: type[System]) -> dict[str, float]:
     """The parameters that are single numbers, and their defaults."""
     parameters = inspect.signature(system.__init__).parameters.values()
-    return {p.name: p.default for p in parameters if isinstance(p.default, float)}
+    return {p.name: p.default for p in parameters if isinstance(p.default, int | float)}
 
 
 def _parameters_of(system: System) -> dict[str, float]:
-    return {name: float(getattr(system, name)) for name in _scalars(type(system))}
+    return {n: type(d)(getattr(system, n)) for n, d in _scalars(type(system)).items()}
 
 
 def _simulate_command(name: str, system: type[System]) -> Callable[..., None]:
@@ -595,7 +595,7 @@ def _simulate_command(name: str, system: type[System]) -> Callable[..., None]:
         "as_json": (bool, typer.Option("--json", help="Print the answer as JSON."), False),
     }
     own = {
-        n: (float, typer.Option(f"--{n}", help=f"The equation's {n}."), default)
+        n: (type(default), typer.Option(f"--{n}", help=f"The equation's {n}."), default)
         for n, default in _scalars(system).items()
     }
 
@@ -675,12 +675,11 @@ def _analyse_command() -> Callable[..., None]:
         "out": (Path | None, typer.Option(help="The folder (analysis-EQUATION)."), None),
         "as_json": (bool, typer.Option("--json", help="Print the answer as JSON."), False),
     }
-    who = {
-        p: [s for s in systems if p in parameters_of(s)] for s in systems for p in parameters_of(s)
-    }
+    kinds = {p: type(default) for s in systems for p, default in parameters_of(s).items()}
+    who = {p: ", ".join(s for s in systems if p in parameters_of(s)) for p in kinds}
     own = {
-        p: (float | None, typer.Option(f"--{p}", help=f"The {p} of {', '.join(of)}."), None)
-        for p, of in who.items()
+        p: (kind | None, typer.Option(f"--{p}", help=f"The {p} of {who[p]}."), None)
+        for p, kind in kinds.items()
     }
 
     def command(target: str, param: list[str] | None, as_json: bool, **options: Any) -> None:

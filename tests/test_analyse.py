@@ -27,7 +27,7 @@ def test_population_over_a(lagrax_command, tmp_path):
     code, out, _ = lagrax_command(*line.split())
     answer = json.loads(out)
     assert code == 0
-    assert answer["parameters"] == {"a": 2.2, "tau": 1.0}
+    assert answer["parameters"] == {"a": 2.2, "tau": 1.0, "lag": 0}
     orbits = {o["period"]: o for o in answer["orbits"] if o["stability"] == "stable"}
     assert set(orbits) == {2}
     assert answer["period"] == 2
@@ -65,6 +65,17 @@ def test_the_files_of_a_diagram(lagrax_command, tmp_path):
     np.testing.assert_allclose(states[:, 1:].min(axis=1), table[:, 3], rtol=1e-6)
     figure = from_json(json.loads((tmp_path / "found/figures/diagram.json").read_text()))
     assert len(figure.panels) == 2
+
+
+def test_a_population_with_a_lag(lagrax_command):
+    line = "analyse population --lag 1 --param a 0.5 1.6 --values 8 --keep 8 --skip 64 --json"
+    code, out, _ = lagrax_command(*line.split())
+    answer = json.loads(out)
+    assert (code, answer["parameters"]["lag"]) == (0, 1)
+    # S. A. Levin, R. M. May: the fixed point 1 is left at 2 cos(pi/3), for a wave.
+    (critical,) = answer["critical"]
+    assert critical["value"] == pytest.approx(1.0, abs=1e-9)
+    assert "invariant curve" in critical["event"]
 
 
 @pytest.mark.slow

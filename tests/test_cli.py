@@ -113,6 +113,15 @@ def test_simulate_population(lagrax_command, tmp_path):
     np.testing.assert_allclose(table[:, 1], [*expected, x], rtol=1e-4)
 
 
+def test_simulate_a_population_with_a_lag(lagrax_command, tmp_path):
+    line = "simulate population --a 0.9 --lag 1 --t1 6 --samples 7 --csv x.csv"
+    assert lagrax_command(*line.split())[0] == 0
+    x = [0.5, 0.5]
+    for _ in range(6):
+        x.append(x[-1] * np.exp(0.9 * (1 - x[-2])))
+    np.testing.assert_allclose(read_csv(tmp_path / "x.csv")[1][:, 1], x[1:], rtol=1e-5)
+
+
 @pytest.mark.parametrize("name", lagrax.systems.SYSTEMS)
 def test_simulate_every_system(lagrax_command, tmp_path, name):
     code, out, _ = lagrax_command("simulate", name, "--t1", "5", "--json")

@@ -20,7 +20,7 @@ from lagrax.training import train
 # What all of them train; `result` is what they print.
 COMMON = """
 import json, os, sys
-os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={sys.argv[1]}"
+os.environ["XLA_FLAGS"] += f" --xla_force_host_platform_device_count={sys.argv[1]}"
 import jax
 if len(sys.argv) > 4:
     jax.distributed.initialize(f"127.0.0.1:{sys.argv[4]}", 2, int(sys.argv[5]))

@@ -58,7 +58,7 @@ class Subject:
     """An equation as a function of its parameters, which `parameters` has with their values."""
 
     name: str
-    parameters: dict[str, float]
+    parameters: dict[str, int | float]
     make: Callable[..., Made]
     linear: bool
     states: list[str]
@@ -98,7 +98,7 @@ MOST_STATES = 50_000_000
 # --- what is analysed -----------------------------------------------------------------------------
 
 
-def parameters_of(name: str) -> dict[str, float]:
+def parameters_of(name: str) -> dict[str, int | float]:
     """The parameters of a system that are single numbers, and their defaults. A controller has its
     gain besides, a factor of all its feedback."""
     arguments = inspect.signature(SYSTEMS[name].__init__).parameters.values()
@@ -110,7 +110,7 @@ def held_systems() -> list[str]:
     return [name for name, system in SYSTEMS.items() if issubclass(system, HeldSystem)]
 
 
-def _subject(target: str, given: Mapping[str, float]) -> Subject:
+def _subject(target: str, given: Mapping[str, int | float]) -> Subject:
     if target in held_systems():
         return _classical(target, given)
     if target in SYSTEMS:
@@ -126,7 +126,7 @@ def _subject(target: str, given: Mapping[str, float]) -> Subject:
     return _learned(Path(target), given)
 
 
-def _classical(name: str, given: Mapping[str, float]) -> Subject:
+def _classical(name: str, given: Mapping[str, int | float]) -> Subject:
     system, known = SYSTEMS[name], parameters_of(name)
     _check_known(name, given, known)
 
@@ -143,7 +143,7 @@ def _classical(name: str, given: Mapping[str, float]) -> Subject:
     return Subject(name, parameters, make, issubclass(system, LinearSystem), _numbered(size))
 
 
-def _learned(folder: Path, given: Mapping[str, float]) -> Subject:
+def _learned(folder: Path, given: Mapping[str, int | float]) -> Subject:
     inside = folder / "model" if (folder / "model").is_dir() else folder
     if is_unfinished(inside.parent):
         raise AnalyseError(
@@ -172,7 +172,7 @@ def _numbered(size: int) -> list[str]:
     return ["x"] if size == 1 else [f"x{i + 1}" for i in range(size)]
 
 
-def _check_known(name: str, asked: Mapping[str, Any], known: Mapping[str, float]) -> None:
+def _check_known(name: str, asked: Mapping[str, Any], known: Mapping[str, int | float]) -> None:
     for parameter, value in asked.items():
         if parameter not in known:
             raise AnalyseError(f"{name} has no parameter {parameter}: it has {', '.join(known)}.")
@@ -236,7 +236,7 @@ class Finding(NamedTuple):
 def analyse(
     target: str,
     spans: Sequence[Span],
-    given: Mapping[str, float],
+    given: Mapping[str, int | float],
     out: Path | None,
     *,
     values: int | None = None,

@@ -573,13 +573,13 @@ def _print_simulated(system: System, solution: Any, paths: list[Path], as_json: 
         print(f"Wrote {path.resolve()}")
 
 
-def _scalars(system: type[System]) -> dict[str, float]:
+def _scalars(system: type[System]) -> dict[str, int | float]:
     """The parameters that are single numbers, and their defaults."""
     parameters = inspect.signature(system.__init__).parameters.values()
     return {p.name: p.default for p in parameters if isinstance(p.default, int | float)}
 
 
-def _parameters_of(system: System) -> dict[str, float]:
+def _parameters_of(system: System) -> dict[str, int | float]:
     return {n: type(d)(getattr(system, n)) for n, d in _scalars(type(system)).items()}
 
 

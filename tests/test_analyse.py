@@ -157,10 +157,10 @@ def test_again_without_what_was_there(lagrax_command, tmp_path):
     [
         ("nothing", "No equation and no folder 'nothing': expected one of population, linear"),
         ("hutchinson", "The equation hutchinson has a lag, and only those with holds"),
-        ("population --k 3", "population has no parameter k: it has a, tau."),
+        ("population --k 3", "population has no parameter k: it has a, tau, lag."),
         ("population --tau -1", "tau = -1: expected a positive number."),
         ("population --a nan", "a = nan: expected a finite number."),
-        ("population --param b 1 2", "population has no parameter b: it has a, tau."),
+        ("population --param b 1 2", "population has no parameter b: it has a, tau, lag."),
         ("population --param a 2 1", "--param a 2 1: expected the lower value first."),
         ("population --param tau 0 1", "tau = 0 to 1: expected a positive number."),
         ("population --param a 1", "--param a 1: expected a parameter and two numbers"),

@@ -215,11 +215,13 @@ class Grid(eqx.Module):
 
     `ring` is the number of breakpoints whose states must be kept for the holds, `window` the number
     of intervals whose dense output must be kept for the lags, `num` the number of intervals.
-    `covered` is False where a traced delay does not fit the static number of intervals.
+    `covered` is False where a traced delay does not fit the static number of intervals. `end` is
+    t1 itself: the last start and length, rounded each, may add up to less.
     """
 
     starts: Float[AnyArray, " intervals"]
     lengths: Float[AnyArray, " intervals"]
+    end: Float[AnyArray, ""]
     ages: list[int | Int[AnyArray, " intervals"]]
     past_times: list[Float[AnyArray, " intervals"]]
     from_past: list[bool | Bool[AnyArray, " intervals"]]
@@ -227,10 +229,6 @@ class Grid(eqx.Module):
     num: int = eqx.field(static=True)
     ring: int = eqx.field(static=True)
     window: int = eqx.field(static=True)
-
-    @property
-    def ends(self) -> Float[AnyArray, " intervals"]:
-        return self.starts + self.lengths
 
 
 def make_grid(
@@ -264,6 +262,7 @@ def make_grid(
     return Grid(
         starts=starts.astype(dtype),
         lengths=(points - starts).astype(dtype),
+        end=xp.asarray(points[-1], dtype),
         ages=ages,
         past_times=[p.astype(dtype) for p in past_times],
         from_past=from_past,
@@ -368,9 +367,16 @@ def _held_samples(delays, starts, t0, slack, xp):
             # t0 finds that state too.
             ages.append(hold.lag)
         else:
-            nearest = xp.argmin(xp.abs(starts[None, :] - instants[:, None]), axis=1)
-            ages.append(xp.maximum(index - nearest, 0))
+            ages.append(xp.maximum(index - _nearest(starts, instants, xp), 0))
     return ages, times, from_past
+
+
+def _nearest(starts, instants, xp):
+    """Which of the sorted `starts` is closest to each instant; of equal ones the first."""
+    after = xp.minimum(xp.searchsorted(starts, instants), starts.shape[0] - 1)
+    later, earlier = starts[after], starts[xp.maximum(after - 1, 0)]
+    closest = xp.where(instants - earlier <= later - instants, earlier, later)
+    return xp.searchsorted(starts, closest)
 
 
 def _instants(hold, starts, t0, slack, xp):

@@ -107,5 +107,13 @@ class Solution(eqx.Module):
         t = jnp.asarray(t, self.t0.dtype)
         if t.ndim > 0:
             return jax.vmap(self.evaluate)(t)
-        inside = (self.t0 <= t) & (t <= self.t1)
+        inside = within(t, self.t0, self.t1)
+        # Not `clip`, whose derivative at an end is a half.
+        t = jnp.where(t > self.t1, self.t1, jnp.where(t < self.t0, self.t0, t))
         return jax.tree.map(lambda y: jnp.where(inside, y, jnp.nan), self.dense.evaluate(t))
+
+
+def within(ts: Real[Array, "..."], t0: Real[Array, ""], t1: Real[Array, ""]) -> Bool[Array, "..."]:
+    """Whether times lie in the span; those that were meant for its ends may be off by rounding."""
+    slack = 8 * jnp.finfo(t0.dtype).eps * jnp.maximum(jnp.abs(t0), jnp.abs(t1))
+    return (ts >= t0 - slack) & (ts <= t1 + slack)

@@ -44,7 +44,7 @@ from ._field import (
 )
 from ._gradients import Checkpointed, Gradient, Method, cross
 from ._saving import Places, collect, make_places, steps_of, sub_saves
-from ._solution import RESULTS, Knots, Records, Solution, SolveError
+from ._solution import RESULTS, Knots, Records, Solution, SolveError, within
 from ._stepping import Interval, Pace, Past, Stepper, empty_infos, first_pace, make_stepper
 
 
@@ -355,7 +355,7 @@ def _first_carry(problem: _Problem, method: Method, field, grid: Grid, initial, 
         carry = carry._replace(records=_no_records(problem, method, grid))
     if method.steps is None and not method.constant:
         interval = _interval(problem, field, grid, initial, carry, row)
-        t1 = grid.ends[-1]
+        t1 = grid.end
         pace = first_pace(
             interval, method.stepper, method.controller, problem.dt0, t1, method.smooth
         )
@@ -399,7 +399,7 @@ def _finite(y: PyTree) -> Array:
 
 def _solution(problem, method: Method, grid: Grid, places: Places, carry: _Carry, out) -> Solution:
     ys, finite, saves, record = out
-    t0, t1 = grid.starts[0], grid.ends[-1]
+    t0, t1 = grid.starts[0], grid.end
     ts = jnp.concatenate([grid.starts, t1[None]])
     good = jnp.concatenate([_finite(problem.y0)[None], finite])
     result, failed_at = _result(grid, ts, good, carry)
@@ -455,7 +455,7 @@ def _masked(ys: PyTree, valid: Array) -> PyTree:
 def _saved(places: Places, saves: PyTree, valid: Array, t0: Array, t1: Array) -> PyTree:
     """The saved states in the order of the times; NaN for times outside the span."""
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[places.index], saves)
-    return _masked(flat, valid & (places.ts >= t0) & (places.ts <= t1))
+    return _masked(flat, valid & within(places.ts, t0, t1))
 
 
 def _result(grid: Grid, ts: Array, good: Array, carry: _Carry) -> tuple[RESULTS, Array]:

@@ -454,14 +454,16 @@ def _make_clip(end: Array, controller: diffrax.AbstractStepSizeController):
 
     Not beyond `end`, nor so short of it that a sliver remains; after a rejection a step that would
     still overshoot is halved. Under PID control the rest of the interval is shared out in equal
-    steps of at most the length asked for: as many, but smaller and less often rejected.
+    steps of at most the length asked for: as many, but smaller and less often rejected. Where that
+    length is asked for again, their number is whole but for rounding, which must not decide.
     """
     share = isinstance(controller, diffrax.PIDController)
+    rounding = float(jnp.finfo(end.dtype).eps) ** 0.5
 
     def clip(t, t_next, kept):
         rest = end - t
         if share:
-            pieces = jnp.maximum(1, jnp.ceil(rest / (t_next - t)))
+            pieces = jnp.maximum(1, jnp.ceil(rest / (t_next - t) - rounding))
             t_next = jnp.where(kept & (t_next > t), t + rest / pieces, t_next)
         margin = 100 * jnp.finfo(t.dtype).eps * jnp.maximum(jnp.abs(end), jnp.abs(rest))
         return jnp.where(t_next > end - margin, jnp.where(kept, end, t + 0.5 * rest), t_next)

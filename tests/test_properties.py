@@ -74,12 +74,13 @@ periods = st.floats(0.3, 1.5)
 
 @st.composite
 def spans(draw):
-    """Two periods, a start, an end, and times between; at most three of the shorter."""
+    """Two periods, a start, an end, and times between, the end among them; at most three of the
+    shorter."""
     tau, other = draw(periods), draw(periods)
     t0 = draw(st.floats(-3, 3))
     length = draw(st.floats(0.05, 3)) * min(tau, other)
-    fractions = draw(st.lists(st.floats(0, 1), min_size=SAVED, max_size=SAVED))
-    ts = np.sort(t0 + length * np.array(fractions))
+    fractions = draw(st.lists(st.floats(0, 1), min_size=SAVED - 1, max_size=SAVED - 1))
+    ts = np.sort(t0 + length * np.array([*fractions, 1.0]))
     return tau, other, t0, t0 + length, np.clip(ts, t0, t0 + length)
 
 

@@ -133,3 +133,35 @@ def test_saved_pytrees(x64):
 def test_times_outside_the_span_inside_jit_are_nan():
     ys = jax.jit(lambda ts: solve(SaveAt(ts=ts)).ys)(np.array([-1.0, 0.5, 3.0]))
     assert np.isnan(ys).tolist() == [True, False, True]
+
+
+# Starts and lengths that float32 rounds, so that they do not add up to the end.
+SPANS = [
+    (0.0, 1.6, 0.9),
+    (0.0, 2.2, 0.7),
+    (3.8, 5.07, 0.52),
+    (4.7, 9.3, 5.0),
+    (-1 / 3, -1 / 30, 1.0),
+]
+
+
+@pytest.mark.parametrize("delay", [Hold, Lag])
+@pytest.mark.parametrize(("t0", "t1", "tau"), SPANS)
+def test_the_end_is_inside_the_span(t0, t1, tau, delay):
+    def found(t0, t1, ts, **options):
+        sol = lagrax.solve(
+            lambda t, x, a, *, history: -x * history[0],
+            t0, t1, 1.0, delays=[delay(tau)], steps=2, saveat=SaveAt(ts=ts, t1=True, dense=True),
+            **options,
+        )  # fmt: skip
+        return sol.t1, sol.ys, sol.evaluate(ts[-1])
+
+    # Rounding may take the last of a row of times past the end.
+    for ts in (np.array([t0, t1]), np.array([t0, np.nextafter(np.float32(t1), np.float32(99))])):
+        for end, ys, dense in (
+            found(t0, t1, ts),
+            jax.jit(lambda *span: found(*span, intervals=12))(*map(np.float32, (t0, t1)), ts),
+        ):
+            assert end == np.float32(t1)
+            assert np.isfinite(ys).all()
+            np.testing.assert_allclose([ys[1], dense], ys[2], atol=1e-6)

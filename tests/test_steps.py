@@ -9,6 +9,7 @@ import pytest
 
 import lagrax
 from lagrax import Hold, Lag, holds
+from lagrax._stepping import _make_clip
 
 
 def population(t, x, a, *, history):
@@ -196,3 +197,16 @@ def test_many_intervals_with_one_compiled_program(x64):
     sol = lagrax.solve(population, 0.0, 2000.0, 0.5, 1.2, delays=[Hold(1.0)], steps=5)
     np.testing.assert_allclose(sol.ys[-1], 1.0, rtol=1e-9)
     assert sol.stats["num_evaluations"] == 2000 * 5 * 6
+
+
+def test_rounding_does_not_decide_how_many_steps_share_an_interval(x64):
+    """A length that is asked for again divides what is left, but for rounding."""
+    for dtype in (np.float32, np.float64):
+        clip = _make_clip(jnp.asarray(dtype(2.5)), diffrax.PIDController(rtol=1e-3, atol=1e-6))
+        for pieces in range(2, 60):
+            t = jnp.asarray(dtype(1.75))
+            length = (dtype(2.5) - t) / pieces
+            for step in range(1, pieces):
+                t = clip(t, t + length, True)
+                left = jnp.asarray(dtype(2.5) - dtype(0.75) * (1 - step / pieces))
+                np.testing.assert_allclose(t, left, atol=20 * np.finfo(dtype).eps)

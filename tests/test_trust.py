@@ -228,6 +228,16 @@ def test_memory_does_not_grow_with_the_intervals():
     assert many < 30 * 4 * size + 100 * LONG
 
 
+def test_a_hundred_thousand_intervals_of_two_clocks():
+    """Where each hold has sampled is found without a table of all intervals by all instants."""
+    decay = lambda t, y, args, *, history: -1e-5 * history[1]
+    clocks = [[Hold(2.0), Hold(1.0)], [Hold(2.0), Hold(times=np.arange(1.0, LONG))]]
+    for delays in clocks:
+        sol = lagrax.solve(decay, 0.0, float(LONG), np.float64(1.0), delays=delays, steps=1)
+        assert sol.stats["num_intervals"] == LONG
+        np.testing.assert_allclose(sol.ys[-1], (1 - 1e-5) ** LONG, rtol=1e-3)
+
+
 # --- extreme --------------------------------------------------------------------------------------
 
 

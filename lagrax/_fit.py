@@ -309,7 +309,9 @@ def _filled(table: Table) -> States:
 def _forecast(request: Request, table: Table, model: Identifier) -> Forecast | None:
     if not request.forecast:
         return None
-    ts = table.ts[-1] + gap_of(table) * np.arange(1, request.forecast + 1)
+    gap = gap_of(table)
+    ts = table.ts[-1] + gap * np.arange(1, request.forecast + 1)
+    ts = np.round(ts, 9 - int(np.floor(np.log10(gap))))  # 15.3, not 15.299999999999999
     inputs = np.tile(table.inputs[-1], (len(ts) + 1, 1)) if table.input_names else None
     return model.forecast(ts, inputs)
 

@@ -149,8 +149,10 @@ def interpolated(
     trajectory: Trajectory, times: Times, kinks: Float[np.ndarray, " kinks"]
 ) -> Float[np.ndarray, "times states"]:
     """The states at `times`: parabolas through three samples on the same side of every kink; beyond
-    the ends constant."""
-    ts, ys = trajectory.ts, trajectory.filled
+    the ends constant. Times at which nothing was measured are no samples: what fills them knows no
+    kinks."""
+    known = ~np.isnan(trajectory.ys).all(axis=1)
+    ts, ys = trajectory.ts[known], trajectory.filled[known]
     times = np.clip(times, ts[0], ts[-1])
     gap = np.clip(np.searchsorted(ts, times, side="right") - 1, 0, len(ts) - 2)
     width = 1e-9 * (ts[-1] - ts[0])

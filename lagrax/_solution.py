@@ -19,9 +19,9 @@ class RESULTS(diffrax.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
 
     successful = ""
     state_not_finite = (
-        "The state became infinite or NaN; `sol.failed_at` says when. The equation may blow up "
-        "there, or steps are too long for it: use more `steps`, or leave `steps` out for adaptive "
-        "ones."
+        "The state became infinite or NaN; `sol.failed_at` says when. At t0 that is `y0` itself, "
+        "or its type has too few digits for the tolerances. Later the equation may blow up there, "
+        "or steps are too long for it: use more `steps`, or leave `steps` out for adaptive ones."
     )
     step_underflow = (
         "The step size fell below what the floating point type can resolve; `sol.failed_at` says "
@@ -29,9 +29,9 @@ class RESULTS(diffrax.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "or a stiff solver such as diffrax.Kvaerno5."
     )
     intervals_too_few = (
-        "The static number of intervals does not cover the span from t0 to t1, or a traced tau is "
-        "not positive, or traced instants do not increase. Raise `intervals`, bound tau from "
-        "below, or sort the instants."
+        "The static number of intervals does not cover the span from t0 to t1, or a traced t1 is "
+        "not after t0, a traced tau is not positive, or traced instants do not increase. Raise "
+        "`intervals`, bound tau from below, or sort the instants."
     )
 
 

@@ -505,6 +505,9 @@ def _thrown(solution: Solution) -> Solution:
     if failed:
         where = f" It failed at t = {float(solution.failed_at):g}."
         if result == RESULTS.max_steps_reached:
-            where += " (If more steps do not take it further, the solution is infinite there.)"
+            where += (
+                " If more do not take it further, the solution is infinite there. (Where there is "
+                "a Lag, or all steps are saved, an interval may take at most four times its share.)"
+            )
         raise SolveError(f"{RESULTS[result]}{where if jnp.isfinite(solution.failed_at) else ''}")
     return solution

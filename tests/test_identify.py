@@ -139,6 +139,17 @@ def test_irregular_times_and_missing_values():
     assert found == pytest.approx({(1, 0): 2.6, (1, 1): -2.6}, rel=0.02)
 
 
+@pytest.mark.parametrize("first", [5, 10])
+def test_values_that_are_missing_at_knots(first):
+    """What was held there comes from samples on one side of the kink."""
+    ts = np.arange(121) / 10
+    ys = np.array(lagrax.systems.Population(a=2.2).solution(ts, 0.4))
+    ys[first::11] = np.nan
+    assert np.isnan(ys[::10]).any()
+    found = terms(Identifier([Hold(1.0)], "library").fit(ts, ys))
+    assert found == pytest.approx({(1, 0): 2.2, (1, 1): -2.2}, rel=0.02)
+
+
 @pytest.mark.slow
 def test_held_at_given_instants():
     rng = np.random.default_rng(2)

@@ -161,6 +161,11 @@ def _products(columns: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 def _check_enough(squares: np.ndarray, terms: int) -> None:
     useful = (squares > 0).sum(axis=0)
+    if useful.min() == 0:
+        raise ValueError(
+            f"State {int(useful.argmin()) + 1} of {len(useful)} does not change within any window, "
+            "so there is nothing to learn of it: leave it out, or give it as an input."
+        )
     if useful.min() < FOLDS:
         raise ValueError(
             f"The series gives {useful.min()} windows to compare {terms} terms on; {FOLDS} are "

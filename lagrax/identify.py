@@ -446,8 +446,9 @@ class Identifier:
         measurements every `horizon` samples (those of a training window if left out), so each
         sample is predicted from at most that far.
 
-        The result has the form of `ys`; the first samples, up to where the past is known, are
-        copied.
+        The result has a row a sample and a column a state, for one series as for several. Samples
+        before the first whose past was measured for as long as the equation may look back (a whole
+        period for a hold) are copied, and `score` leaves them out.
         """
         self._check_fitted()
         trajectories = as_trajectories(ts, ys, inputs)
@@ -493,7 +494,7 @@ class Identifier:
     ) -> float:
         """How good predictions over a horizon are: `metric="r2"` is the share of the variance that
         they explain (1 is perfect, 0 as good as the mean), `"nrmse"` the root mean square of their
-        errors in standard deviations. The mean over the states."""
+        errors in standard deviations. The mean over the states; NaN where one does not vary."""
         if metric not in ("r2", "nrmse"):
             raise ValueError(f"score got metric={metric!r}; expected 'r2' or 'nrmse'.")
         predicted = self.predict(ts, ys, inputs, horizon=horizon)
@@ -506,7 +507,9 @@ class Identifier:
         known = np.concatenate([t.ys[s:] for t, s in zip(trajectories, starts, strict=True)])
         # A prediction that ran away is infinitely wrong; a missing measurement says nothing.
         errors = np.where(np.isnan(known), np.nan, np.where(np.isnan(errors), np.inf, errors))
-        ratio = np.nanmean(errors**2, axis=0) / np.maximum(np.nanvar(known, axis=0), 1e-300)
+        variance = np.nanvar(known, axis=0)
+        unit = np.where(variance > 0, variance, np.nan)
+        ratio = np.nanmean(errors**2, axis=0) / unit
         return float(np.mean(1 - ratio) if metric == "r2" else np.mean(np.sqrt(ratio)))
 
     def forecast(self, ts: Any, inputs: Any = None) -> Forecast:

@@ -108,8 +108,10 @@ def train(
 
     **Arguments:**
 
-    - `loss(model, batch)`: one value a row of the batch, or a single one; the mean is minimised. It
-      may return `(values, metrics)` with a dictionary of more to record at each step.
+    - `loss(model, batch)`: one value a row of the batch; the mean is minimised. (A single one will
+      do where all batches are full.) It may return `(values, metrics)` with a dictionary of more to
+      record at each step, as it is: where the last batch of a pass is filled up, its metrics are of
+      the filling, too, which the loss leaves out.
     - `make(key)`: the model to start from, whose inexact arrays are trained.
     - `data`: arrays with a common first axis, the rows. They stay on the device.
     - `optimiser`: an optax gradient transformation.

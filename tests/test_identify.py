@@ -150,6 +150,15 @@ def test_values_that_are_missing_at_knots(first):
     assert found == pytest.approx({(1, 0): 2.2, (1, 1): -2.2}, rel=0.02)
 
 
+def test_a_state_that_does_not_vary():
+    ts, ys = of_population()
+    model = Identifier([Hold(1.0)], "library").fit(ts, ys)
+    for metric in ("r2", "nrmse"):
+        assert np.isnan(model.score(ts, np.ones_like(ts), metric=metric))
+    with pytest.raises(ValueError, match="State 2 of 2 does not change"):
+        Identifier([Hold(1.0)], "library").fit(ts, np.stack([ys, np.ones_like(ys)], axis=1))
+
+
 @pytest.mark.slow
 def test_held_at_given_instants():
     rng = np.random.default_rng(2)

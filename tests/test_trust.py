@@ -238,6 +238,21 @@ def test_a_hundred_thousand_intervals_of_two_clocks():
         np.testing.assert_allclose(sol.ys[-1], (1 - 1e-5) ** LONG, rtol=1e-3)
 
 
+def test_a_lag_is_as_good_as_dense_output(x64):
+    """x' = -x(t - 1) with past 1 is 19/120 at 5. What the documentation says of Kvaerno5 is so."""
+    field = lambda t, x, args, *, history: -history[0]
+
+    def error(solver, **bound):
+        controller = diffrax.PIDController(rtol=1e-6, atol=1e-8, **bound)
+        options = {"delays": [Lag(1.0)], "solver": solver, "stepsize_controller": controller}
+        return abs(float(lagrax.solve(field, 0.0, 5.0, 1.0, **options).ys[-1]) - 19 / 120)
+
+    for solver in (diffrax.Tsit5(), diffrax.Dopri8(), diffrax.Kvaerno3(), diffrax.Kvaerno4()):
+        assert error(solver) < 1e-6
+    assert error(diffrax.Kvaerno5()) > 1e-4
+    assert error(diffrax.Kvaerno5(), dtmax=0.125) < 1e-6
+
+
 # --- extreme --------------------------------------------------------------------------------------
 
 

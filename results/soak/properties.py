@@ -1,6 +1,7 @@
 """Takes the properties of tests/test_properties.py to many random equations; writes what came.
 
-    python results/soak/properties.py      25 times as many as the tests take
+    python results/soak/properties.py          25 times as many as the tests take
+    python results/soak/properties.py scipy    those of some properties again, by pytest's -k
 
 `make soak` runs it. The summary is in properties.json and in README.md, between its markers.
 """
@@ -34,9 +35,12 @@ def examples(output: str) -> dict[str, dict[str, int]]:
     return found
 
 
-def main() -> int:
+def main(chosen: list[str]) -> int:
     begin = time.monotonic()
+    path = HERE / "properties.json"
+    before = json.loads(path.read_text(encoding="utf-8")) if chosen else {}
     arguments = ["-q", "-n", "2", "-p", "no:cacheprovider", "--hypothesis-show-statistics"]
+    arguments += ["-k", *chosen] if chosen else []
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *arguments, "tests/test_properties.py"],
         cwd=ROOT,
@@ -45,15 +49,16 @@ def main() -> int:
         text=True,
         check=False,
     )
-    rows = examples(done.stdout)
+    rows = before.get("properties", {}) | examples(done.stdout)
     total = sum(row["passing"] for row in rows.values())
+    minutes = before.get("minutes", 0) + (time.monotonic() - begin) / 60
     summary = {
-        "passed": done.returncode == 0,
+        "passed": done.returncode == 0 and not any(row["failing"] for row in rows.values()),
         "examples": total,
-        "minutes": round((time.monotonic() - begin) / 60, 1),
+        "minutes": round(minutes, 1),
         "properties": rows,
     }
-    (HERE / "properties.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     write_section(summary)
     print(done.stdout[-3000:] if done.returncode else f"{total:,} examples passed.")
     return done.returncode
@@ -80,4 +85,4 @@ def write_section(summary: dict) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -101,9 +101,13 @@ MOST_STATES = 50_000_000
 def parameters_of(name: str) -> dict[str, int | float]:
     """The parameters of a system that are single numbers, and their defaults. A controller has its
     gain besides, a factor of all its feedback."""
-    arguments = inspect.signature(SYSTEMS[name].__init__).parameters.values()
-    numbers = {p.name: p.default for p in arguments if isinstance(p.default, int | float)}
-    return ({"gain": 1.0} if name == "digital-control" else {}) | numbers
+    return ({"gain": 1.0} if name == "digital-control" else {}) | scalars_of(SYSTEMS[name])
+
+
+def scalars_of(system: type[System]) -> dict[str, int | float]:
+    """The arguments that are single numbers, and their defaults."""
+    arguments = inspect.signature(system.__init__).parameters.values()
+    return {p.name: p.default for p in arguments if isinstance(p.default, int | float)}
 
 
 def held_systems() -> list[str]:

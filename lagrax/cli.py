@@ -31,7 +31,14 @@ from ._runs import RunError
 from ._solution import SolveError
 from ._solve import solve
 from ._table import TableError
-from .analysing import AnalyseError, Span, analyse as analyse_equation, held_systems, parameters_of
+from .analysing import (
+    AnalyseError,
+    Span,
+    analyse as analyse_equation,
+    held_systems,
+    parameters_of,
+    scalars_of,
+)
 from .figures import COLOURS, PICTURES, Figure, Line, Panel, Points, draw
 from .fitting import FIELDS, FitError, Request, fit as fit_table, fit_one, fits
 from .identify import IdentifyError
@@ -573,14 +580,8 @@ def _print_simulated(system: System, solution: Any, paths: list[Path], as_json: 
         print(f"Wrote {path.resolve()}")
 
 
-def _scalars(system: type[System]) -> dict[str, int | float]:
-    """The parameters that are single numbers, and their defaults."""
-    parameters = inspect.signature(system.__init__).parameters.values()
-    return {p.name: p.default for p in parameters if isinstance(p.default, int | float)}
-
-
 def _parameters_of(system: System) -> dict[str, int | float]:
-    return {n: type(d)(getattr(system, n)) for n, d in _scalars(type(system)).items()}
+    return {n: type(d)(getattr(system, n)) for n, d in scalars_of(type(system)).items()}
 
 
 def _simulate_command(name: str, system: type[System]) -> Callable[..., None]:
@@ -596,7 +597,7 @@ def _simulate_command(name: str, system: type[System]) -> Callable[..., None]:
     }
     own = {
         n: (type(default), typer.Option(f"--{n}", help=f"The equation's {n}."), default)
-        for n, default in _scalars(system).items()
+        for n, default in scalars_of(system).items()
     }
 
     def command(**options: Any) -> None:

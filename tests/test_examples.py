@@ -106,6 +106,7 @@ def test_sunspots_page_says_what_the_script_finds(sunspots):
     ar = sunspots.autoregression(series, sunspots.LEARN_TO, origins)
     results = [ar, *sunspots.baselines(series, sunspots.LEARN_TO, origins)]
     found = sunspots.Comparison(series, origins, results, {}, 0)
+    assert sunspots.INTRODUCTION in page
     written = table_of(page)
     for name, *cells in sunspots.table(found):
         assert written[name] == cells

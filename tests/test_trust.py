@@ -253,6 +253,15 @@ def test_a_lag_is_as_good_as_dense_output(x64):
     assert error(diffrax.Kvaerno5(), dtmax=0.125) < 1e-6
 
 
+def test_a_lag_far_from_zero_in_float32():
+    """The documentation says how much the rounding of t - tau costs: a thousandth at 10,000."""
+    field = lambda t, x, args, *, history: -history[0]
+    options = {"delays": [Lag(1.0)], "steps": 8}
+    near, far = (lagrax.solve(field, t0, t0 + 5, 1.0, **options).ys[-1] for t0 in (0.0, 1e4))
+    assert abs(near - 19 / 120) < 1e-5
+    assert 3e-4 < abs(far - 19 / 120) < 3e-3
+
+
 # --- extreme --------------------------------------------------------------------------------------
 
 

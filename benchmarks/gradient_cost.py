@@ -7,15 +7,14 @@ and as many held ones (hidden layers of 64 and 64), batch 1024, float32, Tsit5 w
 known before it runs. The error of a gradient is relative to `Direct` in float64 with 256 steps an
 interval, as good as that of the equation.
 
-Two cores of an AMD EPYC, not otherwise idle; Python 3.11, JAX 0.10.2, diffrax 0.7.2. Times are
-medians of three timings in one run; earlier ones gave 1.18, 1.14, 0.82 and 1.27 s, and under more
-load 1.9, 1.5, 1.2 and 1.7 s.
+Two cores of an AMD EPYC, not otherwise used; Python 3.11, JAX 0.10.2, diffrax 0.7.2. Times are
+medians of three timings in one run; earlier ones gave up to 1.9, 1.5, 1.2 and 1.7 s under load.
 
     intervals x steps     8 x 1    8 x 4   8 x 16   8 x 64   64 x 16  256 x 16    8 x 16
-    Direct                58 MB   229 MB   968 MB  3856 MB   6965 MB  27525 MB    1.21 s
-    Checkpointed            5       16      112      433       120       145      1.08
-    Adjoint                 6        6        6        6        18        71      0.81
-    diffrax                 7        8       12       18        67       256      1.28
+    Direct                57 MB   228 MB   967 MB  3855 MB   6961 MB  27509 MB    1.29 s
+    Checkpointed            5       15      112      433       116       128      1.10
+    Adjoint                 6        6        6        6        13        38      0.83
+    diffrax                 7        8       12       18        67       256      1.25
 
 Direct keeps every stage of every step, Checkpointed those of one interval and the knots, Adjoint
 the knots. diffrax keeps the state at some steps and so needs less than Checkpointed within an

@@ -11,27 +11,27 @@ steps on scipy's DOP853. Each of torchdde's programs is compared with the fastes
 error is not larger (within 5 %; errors below 5e-6 are rounding and count as equal). The goals take
 the smallest ratio of all programs whose error is below 0.05.
 
-Two cores of an AMD EPYC, shared with other work; JAX 0.10.2, diffrax 0.7.2, PyTorch 2.13, torchdde
+Two cores of an AMD EPYC, not otherwise used; JAX 0.10.2, diffrax 0.7.2, PyTorch 2.13, torchdde
 0.1.3; one run, medians of seven turns. Milliseconds, and in brackets times lagrax:
 
                           Hutchinson                              network
     program                 error  solve        gradient          error  solve       gradient
-    lagrax, Bosh3, 2      1.1e-02   0.14            0.71        4.0e-03   0.20           0.36
-    lagrax, Tsit5, 2      1.1e-04   0.25            1.20        1.1e-04   0.37           0.61
-    lagrax, Tsit5, 4      3.1e-06   0.25            1.82        3.5e-06   0.40           1.12
-    lagrax, Tsit5 at 1e-5 3.6e-05   0.75            6.46        1.1e-04   1.56           2.35
-    torchdde, RK4, 1      4.6e-02   15.4 (113)      37.2 (53)   2.4e-02    6.6 (33)      12.7 (36)
-    torchdde, RK4, 2      1.3e-03   26.9 (155)      69.7 (76)   1.5e-03   11.5 (43)      20.9 (34)
-    torchdde, RK4, 4      1.1e-04   53.2 (307)     133.6 (147)  1.0e-04   17.2 (51)      34.9 (45)
-    torchdde, Dopri5, 4   7.5e-06   86.6 (342)     246.8 (135)  6.9e-06   28.1 (70)      67.2 (60)
-    torchdde, 1e-5        9.2e-04   77.6 (447)     186.1 (204)  1.7e-03   26.9 (100)     61.6 (101)
+    lagrax, Bosh3, 2      1.1e-02   0.12            0.77        4.0e-03   0.18           0.59
+    lagrax, Tsit5, 2      1.1e-04   0.33            1.24        1.1e-04   0.34           0.93
+    lagrax, Tsit5, 4      3.1e-06   0.26            1.88        3.5e-06   0.57           1.31
+    lagrax, Tsit5 at 1e-5 3.6e-05   0.91            5.78        1.1e-04   0.90           3.03
+    torchdde, RK4, 1      4.6e-02   18.7 (153)      40.6 (59)   2.4e-02    8.0 (45)      15.8 (39)
+    torchdde, RK4, 2      1.3e-03   32.5 (207)      85.9 (81)   1.5e-03   13.4 (40)      23.8 (26)
+    torchdde, RK4, 4      1.1e-04   53.0 (338)     158.5 (149)  1.0e-04   20.1 (49)      44.0 (43)
+    torchdde, Dopri5, 4   7.5e-06   90.1 (343)     270.5 (144)  6.9e-06   31.4 (55)      74.7 (57)
+    torchdde, 1e-5        9.2e-04   88.2 (563)     217.1 (204)  1.7e-03   30.2 (89)      76.1 (82)
 
 The gradients of torchdde are those of backpropagation. Its adjoint was measured too, and in version
 0.1.3 is off by 99 and 958 times the gradient's size. Direct ones of Hutchinson's equation are off
 by 1.2 and 0.6 % with 2 and 4 steps of Dopri5. lagrax's programs were chosen with torchdde's errors
-in view, and ratios may be to programs not shown: Tsit5 with 2 steps and `Checkpointed` (0.17 and
-0.91, 0.27 and 0.70 ms) and with 3 (0.34 and 0.78 ms for the network). The same solve in two rows of
-lagrax differs by up to 1.5 times, and the faster counts. results/ndde_step.json has all rows.
+in view, and ratios may be to programs not shown. The same program differs by up to 1.5 times from
+run to run, and an earlier run had 34 where this has 26: that goal is within the noise of such a
+machine. results/ndde_step.json has all rows.
 
 Run it with `python benchmarks/ndde_step.py` in an environment with requirements.txt (five to seven
 minutes on the machine above). It prints the rows and the goals and writes results/ndde_step.json.

@@ -17,34 +17,34 @@ fields and for both times, a library's fastest program with an error below 0.01,
 programs the one hardest to beat. lagrax's programs were chosen with the peers' errors in view; a
 solver of lagrax that meets a peer's error closely is a fair rival, but it was looked for.
 
-Two cores of an AMD EPYC, shared with other work; JAX 0.10.2, diffrax 0.7.2, PyTorch 2.13,
+Two cores of an AMD EPYC, not otherwise used; JAX 0.10.2, diffrax 0.7.2, PyTorch 2.13,
 torchdiffeq 0.2.5, torchode 1.0.1; one run, medians of ten turns. The trained field:
 
                                                               times lagrax's
     program                              ms  call_ms    error     ms  call_ms
-    lagrax, Tsit5, 1 step an interval  0.21     0.42  2.4e-03
-    lagrax, Dopri5, 1 step             0.27     0.41  1.4e-03
-    lagrax, Tsit5, 2 steps             0.56     0.62  7.9e-05
-    lagrax, Tsit5, 5 steps             1.49     1.44  1.7e-06
-    lagrax, Tsit5 at 1e-3              0.80     0.94  1.4e-03
-    diffrax, Tsit5, 1 step             0.53     0.79  2.4e-03    2.5      2.0
-    diffrax, Tsit5, 2 steps            1.13     1.37  8.0e-05    2.0      2.2
-    diffrax, Tsit5 at 1e-3             1.58     1.86  1.4e-03    5.9      4.5
-    the same, vmapped                  2.77     3.20  1.4e-03   10.3      7.7
-    1 step, with lagrax's field        0.55     0.58  2.4e-03    2.6      1.5
-    torchdiffeq, rk4, 2 steps                  14.1   1.1e-03   25.1     22.7
-    torchdiffeq, rk4, 10 steps                 22.8   2.2e-06   15.3     15.8
-    torchdiffeq, dopri5 at 1e-3                22.5   8.6e-03  105.9     58.5
-    torchode, Tsit5, 1 step                    10.7   2.4e-03   50.2     27.8
-    torchode, Dopri5 at 1e-3                   20.2   1.0e-03   35.9     32.5
+    lagrax, Tsit5, 1 step an interval  0.20     0.35  2.4e-03
+    lagrax, Dopri5, 1 step             0.22     0.36  1.4e-03
+    lagrax, Tsit5, 2 steps             0.43     0.49  7.9e-05
+    lagrax, Tsit5, 5 steps             1.18     1.38  1.7e-06
+    lagrax, Tsit5 at 1e-3              0.78     0.85  1.4e-03
+    diffrax, Tsit5, 1 step             0.50     0.65  2.4e-03    2.7      2.1
+    diffrax, Tsit5, 2 steps            1.09     1.32  8.0e-05    2.5      2.7
+    diffrax, Tsit5 at 1e-3             1.45     1.63  1.4e-03    6.6      4.6
+    the same, vmapped                  2.62     2.96  1.4e-03   11.9      8.3
+    1 step, with lagrax's field        0.35     0.51  2.4e-03    1.9      1.6
+    torchdiffeq, rk4, 2 steps                  11.4   1.1e-03   26.5     23.3
+    torchdiffeq, rk4, 10 steps                 17.8   2.2e-06   15.0     12.9
+    torchdiffeq, dopri5 at 1e-3                19.9   8.6e-03  107.5     63.7
+    torchode, Tsit5, 1 step                     7.9   2.4e-03   42.8     25.3
+    torchode, Dopri5 at 1e-3                   16.2   1.0e-03   37.6     33.0
 
-So: twice as fast as diffrax with a field as its user writes it, by a margin within the noise of
-such a machine, and 1.5 times a call with lagrax's own field in diffrax; 32 times as torchode in a
-loop and 27 a call; and 15 to 25 times as torchdiffeq's rk4, short of the 30 hoped for. (Ratios may
-be to programs not shown, such as Tsit5 with 1 step and `Checkpointed`, 0.38 ms a call.) With equal
-tolerances, adaptive lagrax is 1.6 to 2.2 times as fast as adaptive diffrax with its default
-adjoint. First calls take 1.6 (adaptive) and 1.8 times (one step) as long as diffrax's, the medians
-of three each. results/population_step.json has all rows.
+So: twice as fast as diffrax with a field as its user writes it, and 1.6 to 1.9 times with lagrax's
+own field in diffrax (2.1 at most in an earlier run); 32 times as torchode in a loop and 25 a call;
+and 13 to 26 times as torchdiffeq's rk4, short of the 30 hoped for. (Ratios may be to programs not
+shown, such as Tsit5 with 1 step and `Checkpointed`, 0.31 ms a call.) With equal tolerances, adaptive
+lagrax is 1.7 to 2.2 times as fast as adaptive diffrax with its default adjoint. First calls take
+1.3 (adaptive) and 1.5 times (one step) as long as diffrax's, the medians of three each.
+results/population_step.json has all rows.
 
 Run it with `python benchmarks/population_step.py` in an environment with requirements.txt (six to
 eight minutes on the machine above). It prints the rows and the goals and writes

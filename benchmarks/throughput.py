@@ -6,30 +6,30 @@ interval. Hutchinson's equation x' = 1.8 x (1 - x(t - 1)) over 20 units: lagrax 
 set so that the largest error at any knot is below 1e-4 (by up to five times), against the exact
 solution (Hutchinson's: scipy at 1e-12), and that error is measured along.
 
-Two cores of an AMD EPYC, not otherwise idle; Python 3.11, JAX 0.10.2, diffrax 0.7.2. Medians of
-five timings (three for scipy and jitcdde) in one run; the run before it gave the ratios of diffrax
-to lagrax within 20 % of these. Seconds for 100,000 trajectories, each in its best layout:
+Two cores of an AMD EPYC, not otherwise used; Python 3.11, JAX 0.10.2, diffrax 0.7.2. Medians of
+five timings (three for scipy and jitcdde) in one run; earlier runs gave the ratios of diffrax to
+lagrax within 20 % of these. Seconds for 100,000 trajectories, each in its best layout:
 
     population, 100 intervals           float64   float32
-    lagrax, adaptive                       0.16     0.086
-    lagrax, 2 steps an interval            0.16     0.076
-    diffrax, adaptive                      0.39     0.28
-    diffrax, 2 steps an interval           0.21     0.14
-    scipy, 10,000 as one state *           0.67
-    scipy, one after the other *           1710
+    lagrax, adaptive                      0.135     0.076
+    lagrax, 2 steps an interval           0.139     0.067
+    diffrax, adaptive                     0.328     0.288
+    diffrax, 2 steps an interval          0.209     0.128
+    scipy, 10,000 as one state *          0.631
+    scipy, one after the other *           1524
     Hutchinson, 20 intervals
-    lagrax, 4 steps an interval *          0.41
-    lagrax, adaptive *                     4.0
-    jitcdde, 50 in one system *              16
-    jitcdde, one after the other *           51
+    lagrax, 4 steps an interval *         0.359
+    lagrax, adaptive *                     1.87
+    jitcdde, 50 in one system *            15.1
+    jitcdde, one after the other *         52.8
 
     * extrapolated: from 10,000 trajectories (lagrax, scipy as one state), 10 (scipy), 50 (jitcdde)
 
-Time grows in proportion to trajectories and intervals (slopes 1.00 and 1.00 on logarithmic axes). A
-trajectory stops getting cheaper at about 1000. XLA counts 155 kB that its kernels move for it; with
-1000 at a time they come from the caches, at 100 GB/s. Main memory streams 30 GB/s: as one state of
-10,000 or more the solve moves 42 to 53 GB/s, twice as slow, so solve large batches in chunks
-(`jax.lax.map` over 1000 trajectories at a time).
+Time grows in proportion to trajectories and intervals (slopes 0.98 and 1.05 on logarithmic
+axes). A trajectory stops getting cheaper at about 1000. XLA counts 151 kB that its kernels move for
+it; with 1000 at a time they come from the caches, at 108 GB/s. Main memory streams 38 GB/s: as one
+state of 10,000 or more the solve moves 58 to 84 GB/s and is up to twice as slow, so solve large
+batches in chunks (`jax.lax.map` over 1000 trajectories at a time).
 
 Run it with `.venv-bench/bin/python benchmarks/throughput.py` (three minutes). It prints the tables
 and the goals, and writes results/throughput.json and a picture beside it. A row whose package is

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +50,34 @@ def test_the_docs_have_the_table_of_the_numbers(table):
 def test_every_script_has_an_answer():
     assert set(SCRIPTS) <= {path.stem for path in ANSWERS}
     assert len(SCRIPTS) >= 7
+
+
+def numbers_in(tree):
+    if isinstance(tree, dict | list):
+        for part in tree.values() if isinstance(tree, dict) else tree:
+            yield from numbers_in(part)
+    elif isinstance(tree, int | float) and math.isfinite(tree):
+        yield from (tree, tree / 1000)  # seconds, too
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_header_s_tables_are_those_of_the_results(name):
+    """Every number with a decimal point, or above ten, that is no setting's."""
+    header = (BENCHMARKS / f"{name}.py").read_text(encoding="utf-8").split('"""')[1]
+    table = [line for line in header.splitlines() if line.startswith("    ")]
+    results = json.loads((BENCHMARKS / f"results/{name}.json").read_text(encoding="utf-8"))
+    known = list(numbers_in(results))
+    number = r"(?<![\w.,-])(?<!batch )(\d+\.\d+(?:e[-+]\d+)?|\d{2,})(?![\w,.-]| intervals)"
+    shown = re.findall(number, "\n".join(table))
+    wrong = [text for text in shown if text not in {written_as(text, x) for x in known}]
+    assert not wrong
+    assert len(shown) > 10 or not table
+
+
+def written_as(text, number):
+    if "e" in text:
+        return f"{number:.1e}"
+    return f"{number:.{len(text.partition('.')[2])}f}"
 
 
 @pytest.mark.slow

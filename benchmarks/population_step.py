@@ -41,9 +41,9 @@ torchdiffeq 0.2.5, torchode 1.0.1; one run, medians of ten turns. The trained fi
 So: twice as fast as diffrax with a field as its user writes it, and 1.6 to 1.9 times with lagrax's
 own field in diffrax (2.1 at most in an earlier run); 32 times as torchode in a loop and 25 a call;
 and 13 to 26 times as torchdiffeq's rk4, short of the 30 hoped for. (Ratios may be to programs not
-shown, such as Tsit5 with 1 step and `Checkpointed`, 0.31 ms a call.) With equal tolerances, adaptive
-lagrax is 1.7 to 2.2 times as fast as adaptive diffrax with its default adjoint. First calls take
-1.3 (adaptive) and 1.5 times (one step) as long as diffrax's, the medians of three each.
+shown, such as Tsit5 with 1 step and `Checkpointed`, 0.31 ms a call.) With equal tolerances,
+adaptive lagrax is 1.7 to 2.2 times as fast as adaptive diffrax with its default adjoint. First
+calls take 1.3 (adaptive) and 1.5 times (one step) as long as diffrax's, the medians of three each.
 results/population_step.json has all rows.
 
 Run it with `python benchmarks/population_step.py` in an environment with requirements.txt (six to

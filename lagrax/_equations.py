@@ -166,6 +166,16 @@ class Row(NamedTuple):
     past_ys: Float[Any, "past states"]
 
 
+class Past(eqx.Module):
+    """Straight lines between points; the first and the last value hold beyond them."""
+
+    ts: Float[Array, " points"]
+    ys: Float[Array, "points states"]
+
+    def __call__(self, t: RealScalar) -> Float[Array, " states"]:
+        return jax.vmap(jnp.interp, (None, None, 1))(t, self.ts, self.ys)
+
+
 def make_rows(
     trajectories: Sequence[Trajectory], windows: Sequence[Window], delays: Sequence[Delay]
 ) -> Row:
@@ -259,20 +269,14 @@ def steps_between(delays: Sequence[Delay], gap: float, span: float, inputs: bool
 
 def follow(equation: Equation, setting: Setting, row: Row) -> Float[Array, "samples states"]:
     """The states at the times of the row, started from its first sample."""
-    past = lambda t: jax.vmap(jnp.interp, (None, None, 1))(t, row.past_ts, row.past_ys)
-    delays = setting.learned(equation)
-    return followed(equation.field, setting, delays, row.ts, past, row.us, setting.intervals)
+    past = Past(row.past_ts, row.past_ys)
+    return followed(equation, setting, row.ts, past, row.us)
 
 
 def followed(
-    field: Callable,
-    setting: Setting,
-    delays: Sequence[Delay],
-    ts: Any,
-    past: Callable,
-    us: Any,
-    intervals: int | None,
+    equation: Equation, setting: Setting, ts: Any, past: Callable, us: Any
 ) -> Float[Array, "samples states"]:
+    field, delays = equation.field, setting.learned(equation)
     y0: Any = past if delays else past(ts[0])
     if setting.inputs:
         field, delays, y0 = _with_inputs(field, delays, ts, us, past)
@@ -286,7 +290,7 @@ def followed(
         delays=delays,
         solver=setting.solver,
         steps=setting.steps,
-        intervals=intervals,
+        intervals=setting.intervals,
         saveat=diffrax.SaveAt(ts=ts),
         gradient=Direct(),
         throw=False,

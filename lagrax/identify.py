@@ -39,6 +39,7 @@ from ._equations import (
     PERIOD_ROOM,
     Equation,
     Network,
+    Past,
     Polynomial,
     Row,
     Setting,
@@ -391,7 +392,7 @@ class Identifier:
         if callable(y0):
             past = lambda t: jnp.atleast_1d(jnp.asarray(y0(t + self._origin), float))
         else:
-            past = _constant(self._checked_state(y0))
+            past = _past(np.zeros(1), self._checked_state(y0)[None])
         return self._simulated(ts, past, inputs).mean(axis=0)
 
     def _simulated(
@@ -405,21 +406,17 @@ class Identifier:
                 f"simulate got ts of shape {ts.shape}; expected increasing times, two at least and "
                 "all of them finite."
             )
-        us = self._checked_inputs(inputs, len(ts))
+        us = jnp.asarray(self._checked_inputs(inputs, len(ts)), float)
         shifted = ts - self._origin
-        run = eqx.filter_jit(
-            lambda member: followed(
-                member.field,
-                self._setting._replace(steps=self._steps_for(ts)),
-                self._setting.learned(member),
-                jnp.asarray(shifted, float) if self._periods else shifted,
-                past,
-                jnp.asarray(us, float),
-                self._intervals_for(shifted) if self._periods else None,
-            )
+        setting = self._setting._replace(
+            steps=self._steps_for(ts),
+            intervals=self._intervals_for(shifted) if self._periods else None,
         )
+        # A function of one's own may close over what changes, and is compiled anew.
+        program = _simulation if isinstance(past, Past) else _simulation.__wrapped__
+        run = program(shifted.tobytes(), bool(self._periods))
         members = [_member(self._members, i) for i in range(self._number)]
-        found = np.stack([np.asarray(run(member)) for member in members])
+        found = np.stack([np.asarray(run(m, setting, past, us)) for m in members])
         if not np.all(np.isfinite(found)):
             warnings.warn(
                 "The learned equation does not stay finite there; values behind are NaN. It was "
@@ -528,7 +525,7 @@ class Identifier:
                 f"{series.ts[-1]:g}."
             )
         whole = np.concatenate([series.ts[-1:], ts])
-        past = _interpolation(*past_of(self._shifted[-1], self.delays_))
+        past = _past(*past_of(self._shifted[-1], self.delays_))
         runs = self._simulated(whole, past, inputs)[:, 1:]
         mean, spread = runs.mean(axis=0), runs.std(axis=0)
         width = 2 * np.sqrt(spread**2 + self.error_**2)
@@ -734,6 +731,19 @@ def _mean_of(members: PyTree, setting: Setting, rows: Row) -> Array:
     return jnp.mean(jax.lax.map(one, arrays), axis=0)
 
 
+@functools.lru_cache(maxsize=32)
+def _simulation(times: bytes, learned: bool) -> Callable:
+    """An equation followed over given times, compiled once for all starts. With numbers for its
+    periods the times are known to the compiler, in double precision."""
+    ts = np.frombuffer(times)
+
+    @eqx.filter_jit
+    def run(equation: Equation, setting: Setting, past: Callable, us: Array) -> Array:
+        return followed(equation, setting, jnp.asarray(ts, float) if learned else ts, past, us)
+
+    return run
+
+
 def _spans(rows: Row) -> list[tuple[float, float]]:
     return [(float(ts[0]), float(ts[-1])) for ts in rows.ts]
 
@@ -878,13 +888,8 @@ def _default_names(letter: str, number: int) -> list[str]:
     return [letter] if number == 1 else [f"{letter}{i + 1}" for i in range(number)]
 
 
-def _constant(y: np.ndarray) -> Callable:
-    return lambda t: jnp.asarray(y, float)
-
-
-def _interpolation(ts: np.ndarray, ys: np.ndarray) -> Callable:
-    times, states = jnp.asarray(ts, float), jnp.asarray(ys, float)
-    return lambda t: jax.vmap(jnp.interp, (None, None, 1))(t, times, states)
+def _past(ts: np.ndarray, ys: np.ndarray) -> Past:
+    return Past(jnp.asarray(ts, float), jnp.asarray(ys, float))
 
 
 def _as_arrays(tree: PyTree) -> PyTree:

@@ -13,7 +13,7 @@ import pytest
 import lagrax
 from lagrax import Hold, Identifier, IdentifyError, Lag, Learn, holds
 from lagrax._delays import describe
-from lagrax._equations import Equation, Polynomial, Setting, follow, make_rows
+from lagrax._equations import Equation, Polynomial, Setting, follow, followed, make_rows
 from lagrax._series import Window, as_trajectories
 
 QUICK = {"iterations": 100, "progress": False, "width": 8}
@@ -324,6 +324,27 @@ def test_simulate_follows_the_closed_form():
     model = Identifier([Hold(1.0)], "library").fit(*of_population())
     ts, expected = of_population(span=8, x0=0.7)
     np.testing.assert_allclose(model.simulate(ts, 0.7)[:, 0], expected, rtol=2e-3)
+
+
+def test_other_starts_use_the_same_program(network, monkeypatch):
+    traced = []
+    count = lambda *a: traced.append(a) or followed(*a)
+    monkeypatch.setattr("lagrax.identify.followed", count)
+    ts = np.linspace(0, 3.3, 12)
+    first, second = network.simulate(ts, 0.4), network.simulate(ts, 0.7)
+    assert len(traced) == 1
+    np.testing.assert_allclose(first[0], 0.4, rtol=1e-6)
+    np.testing.assert_allclose(second[0], 0.7, rtol=1e-6)
+    np.testing.assert_allclose(network.simulate(ts[:7], 0.7), second[:7], rtol=1e-5)
+
+
+def test_a_past_that_closes_over_what_changes(network):
+    level = 0.4
+    past = lambda t: level
+    first = network.simulate([0.0, 0.5], past)
+    level = 0.7
+    np.testing.assert_allclose(network.simulate([0.0, 0.5], past)[0], 0.7, rtol=1e-6)
+    np.testing.assert_allclose(first, network.simulate([0.0, 0.5], 0.4), rtol=1e-6)
 
 
 def test_predictions_start_anew_every_horizon():

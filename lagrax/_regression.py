@@ -210,3 +210,29 @@ def not_worse(errors: Float[np.ndarray, " windows"], best: Float[np.ndarray, " w
     growth = np.log((errors + FLOOR) / (best + FLOOR))
     scatter = growth.std(ddof=1) / np.sqrt(len(growth)) if len(growth) > 1 else 0.0
     return bool(growth.mean() <= max(2 * scatter, np.log(1.05)))
+
+
+def needed_terms(normal: Normal) -> list[int]:
+    """Drops terms, the least needed first, as long as held-out windows do not get worse."""
+    terms = list(range(normal.columns.shape[2]))
+    best = held_out(normal)
+    while len(terms) > 1:
+        fewer = [[t for t in terms if t != left] for left in terms]
+        errors = [held_out(normal.of(np.array(f))) for f in fewer]
+        least = int(np.argmin([np.log(e + 1e-12).mean() for e in errors]))
+        if not not_worse(errors[least], best):
+            break
+        terms = fewer[least]
+        best = min(best, errors[least], key=lambda e: e.mean())
+    return terms
+
+
+def regressed(normal: Normal, chosen: list[list[int]], terms: list[int]) -> np.ndarray:
+    found = np.zeros((len(terms), len(chosen)))
+    for i, own in enumerate(chosen):
+        columns, mixed, _ = (
+            part[:, 0].sum(axis=0) for part in normal.of_state(i).of(np.array(own))
+        )
+        for term, value in zip(own, coefficients(columns, mixed), strict=True):
+            found[terms.index(term), i] = value
+    return found

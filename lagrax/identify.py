@@ -8,7 +8,6 @@ model.forecast(later)  # the series continued, with a band
 ```
 """
 
-import functools
 import inspect
 import warnings
 from collections.abc import Callable, Sequence
@@ -43,8 +42,6 @@ from ._equations import (
     Polynomial,
     Row,
     Setting,
-    follow,
-    followed,
     intervals_over,
     make_rows,
     names_of,
@@ -52,26 +49,34 @@ from ._equations import (
     steps_between,
 )
 from ._files import read_json, write_json
-from ._machine import describe as machine, load
+from ._learning import (
+    Errors,
+    HeldOut,
+    least_squares,
+    mean_of,
+    member_of,
+    optimiser,
+    simulation,
+)
+from ._machine import describe as machine
 from ._regression import (
     Library,
     Normal,
-    coefficients,
-    held_out,
     monomials,
+    needed_terms,
     normal_equations,
-    not_worse,
     reach_of,
+    regressed,
 )
 from ._runs import Damaged, load_arrays, save_checkpoint
 from ._series import Trajectory, Window, as_trajectories, cut, gap_of, is_several
+from ._windows import default_window, divided, drawn_windows, first_instant
 from .selection import check_sampling, find_periods, make_task
 from .training import Series, train
 
-States = Float[np.ndarray, "times states"]
+# (times, states), or (times,) where a series or a start was given without an axis of states.
+States = Float[np.ndarray, "times ..."]
 
-# More windows than these say little more.
-MOST_WINDOWS = 2000
 # Steps in an interval, and intervals in a series: a model that asks for more was not fitted.
 MOST_STEPS = 10**6
 MOST_POWER = 100
@@ -85,7 +90,7 @@ class Forecast(NamedTuple):
     """What `Identifier.forecast` returns.
 
     - `ts`: the times.
-    - `mean`: of the members of an ensemble, one row a time and one column a state.
+    - `mean`: of the members of an ensemble, one row a time; shaped as the series that it continues.
     - `low`, `high`: two standard deviations on either side, made up of that between the members and
       of that of the errors on held-out windows.
     """
@@ -206,6 +211,7 @@ class Identifier:
         _check_arguments(self)
         self.__dict__.pop("_members", None)
         self._take(as_trajectories(ts, ys, inputs))
+        self._flat = _is_flat(ys[-1] if is_several(ys) else ys)
         trajectories, delays = self._shifted, list(self.delays)
         found, self.scans_ = delays, []
         if self.field == "library" or periods_to_learn(delays):
@@ -213,8 +219,8 @@ class Identifier:
         if periods_to_learn(delays):
             task = make_task(trajectories, [delays], 2, min(self.window or 16, 16))
             found, self.scans_ = find_periods(task, delays, progress=self.progress)
-        window = self.window or _default_window(trajectories, found)
-        learning, testing = _divided(trajectories, window, found, self.validation)
+        window = self.window or default_window(trajectories, found)
+        learning, testing = divided(trajectories, window, found, self.validation)
         self._settle(found, window)
         rows = make_rows(trajectories, learning, found)
         held = make_rows(trajectories, testing, found)
@@ -300,11 +306,11 @@ class Identifier:
             loss,
             lambda key: Equation(self._made_field(key), shifts),
             _as_arrays(rows),
-            _optimiser(self.learning_rate, self.iterations),
+            optimiser(self.learning_rate, self.iterations),
             steps=self.iterations,
             seeds=[self.seed + i for i in range(self.ensemble)],
             batch_size=min(self.batch_size, len(rows.ts)),
-            evaluate=_HeldOut(loss),
+            evaluate=HeldOut(loss),
             test_data=_as_arrays(held),
             keep="held_out",
             patience=-(-self.patience // block),
@@ -320,15 +326,15 @@ class Identifier:
         powers = monomials(variables, self.degree)
         library = Library(powers, np.zeros(variables), np.ones(variables))
         normal = normal_equations(self._shifted, windows, found, library)
-        chosen = [_needed_terms(normal.of_state(i)) for i in range(states)]
+        chosen = [needed_terms(normal.of_state(i)) for i in range(states)]
         terms = sorted(set().union(*chosen)) or [0]
         used = tuple(tuple(j in chosen[i] for i in range(states)) for j in terms)
         rng = np.random.default_rng(self.seed)
         members = []
         for member in range(self.ensemble):
-            drawn = _drawn(rng, len(windows), member)
+            drawn = drawn_windows(rng, len(windows), member)
             drawn_normal = Normal(*(part[drawn] for part in normal))
-            start = _regressed(drawn_normal, chosen, terms)
+            start = regressed(drawn_normal, chosen, terms)
             field = Polynomial(
                 jnp.asarray(start, float),
                 used,
@@ -345,20 +351,20 @@ class Identifier:
         rng = np.random.default_rng(self.seed)
         polished = []
         for i in range(self.ensemble):
-            drawn = _drawn(rng, len(rows.ts), i)
-            polished.append(self._polished(_member(members, i), Row(*(x[drawn] for x in rows))))
+            drawn = drawn_windows(rng, len(rows.ts), i)
+            polished.append(self._polished(member_of(members, i), Row(*(x[drawn] for x in rows))))
         return jax.tree.map(lambda *x: jnp.stack(x) if eqx.is_array(x[0]) else x[0], *polished)
 
     def _polished(self, equation: Equation, rows: Row) -> Equation:
         few = _as_arrays(Row(*(x[:: -(-len(x) // 200)] for x in rows)))
-        return _least_squares(equation, self._loss(), few)
+        return least_squares(equation, self._loss(), few)
 
-    def _loss(self) -> "_Errors":
-        return _Errors(self._setting, jnp.asarray(self._scale, float))
+    def _loss(self) -> "Errors":
+        return Errors(self._setting, jnp.asarray(self._scale, float))
 
     def _finish(self, members: PyTree, held: Row) -> None:
         self._members, self._number = members, len(jax.tree.leaves(members)[0])
-        first = _member(members, 0)
+        first = member_of(members, 0)
         self.equation_ = first.field
         self.delays_ = [_plain(d) for d in self._setting.learned(first)]
         learned = periods_to_learn(self._setting.delays)
@@ -369,7 +375,7 @@ class Identifier:
         ]
         self.n_features_in_ = len(self._scale)
         self.steps_ = self._setting.steps
-        predicted = np.asarray(_mean_of(self._members, self._setting, _as_arrays(held)))
+        predicted = np.asarray(mean_of(self._members, self._setting, _as_arrays(held)))
         weights = held.weights
         square = np.where(weights > 0, (predicted - held.ys) ** 2, 0.0)
         self.error_ = np.sqrt(square.sum(axis=(0, 1)) / np.maximum(weights.sum(axis=(0, 1)), 1))
@@ -386,14 +392,16 @@ class Identifier:
         ensemble.
 
         `y0` is the state there, or a function of time, the past. A value stands for a constant
-        past. `inputs` act from each time to the next, as in `fit`.
+        past. `inputs` act from each time to the next, as in `fit`. The result has a row a time,
+        each shaped as `y0`.
         """
         self._check_fitted()
         if callable(y0):
             past = lambda t: jnp.atleast_1d(jnp.asarray(y0(t + self._origin), float))
+            flat = jax.eval_shape(lambda t: jnp.asarray(y0(t)), 0.0).ndim == 0
         else:
-            past = _past(np.zeros(1), self._checked_state(y0)[None])
-        return self._simulated(ts, past, inputs).mean(axis=0)
+            past, flat = _past(np.zeros(1), self._checked_state(y0)[None]), np.ndim(y0) == 0
+        return _shaped(self._simulated(ts, past, inputs).mean(axis=0), flat)
 
     def _simulated(
         self, ts: Any, past: Callable, inputs: Any
@@ -413,9 +421,9 @@ class Identifier:
             intervals=self._intervals_for(shifted) if self._periods else None,
         )
         # A function of one's own may close over what changes, and is compiled anew.
-        program = _simulation if isinstance(past, Past) else _simulation.__wrapped__
+        program = simulation if isinstance(past, Past) else simulation.__wrapped__
         run = program(shifted.tobytes(), bool(self._periods))
-        members = [_member(self._members, i) for i in range(self._number)]
+        members = [member_of(self._members, i) for i in range(self._number)]
         found = np.stack([np.asarray(run(m, setting, past, us)) for m in members])
         if not np.all(np.isfinite(found)):
             warnings.warn(
@@ -443,18 +451,22 @@ class Identifier:
         measurements every `horizon` samples (those of a training window if left out), so each
         sample is predicted from at most that far.
 
-        The result has a row a sample and a column a state, for one series as for several. Samples
-        before the first whose past was measured for as long as the equation may look back (a whole
-        period for a hold) are copied, and `score` leaves them out.
+        The result is shaped as `ys`. Samples before the first whose past was measured for as long
+        as the equation may look back (a whole period for a hold) are copied, and `score` leaves
+        them out.
         """
+        found = self._predictions(as_trajectories(ts, ys, inputs), horizon)
+        if is_several(ys):
+            return [_shaped(one, _is_flat(y)) for one, y in zip(found, ys, strict=True)]
+        return _shaped(found[0], _is_flat(ys))
+
+    def _predictions(self, trajectories: list[Trajectory], horizon: int | None) -> list[np.ndarray]:
         self._check_fitted()
-        trajectories = as_trajectories(ts, ys, inputs)
         self._check_widths(trajectories[0])
         horizon = self.window_ if horizon is None else horizon
         if not is_whole(horizon) or horizon < 1:
             raise ValueError(f"predict got horizon={horizon!r}; expected a whole number >= 1.")
-        found = [self._predicted(t, horizon) for t in trajectories]
-        return found if is_several(ys) else found[0]
+        return [self._predicted(t, horizon) for t in trajectories]
 
     def _predicted(self, trajectory: Trajectory, horizon: int) -> States:
         shifted = trajectory._replace(ts=trajectory.ts - self._origin)
@@ -466,7 +478,7 @@ class Identifier:
             intervals=intervals_over(self._smallest(), _spans(rows)),
             steps=self._steps_for(np.array(longest)),
         )
-        ys = np.asarray(_mean_of(self._members, setting, _as_arrays(rows)))
+        ys = np.asarray(mean_of(self._members, setting, _as_arrays(rows)))
         out = shifted.filled.copy()
         for w, y in zip(windows, ys, strict=True):
             out[w.first + 1 : w.last + 1] = y[1 : w.last - w.first + 1]
@@ -476,7 +488,7 @@ class Identifier:
         """The first sample whose past is known, if that leaves half of the series."""
         ts = trajectory.ts
         reach = reach_of([d for d in self.delays_ if d.tau is not None])
-        known = max(ts[0] + reach, _first_instant(self.delays_))
+        known = max(ts[0] + reach, first_instant(self.delays_))
         first = int(np.searchsorted(ts, known))
         return first if 2 * first < len(ts) else 0
 
@@ -494,13 +506,11 @@ class Identifier:
         errors in standard deviations. The mean over the states; NaN where one does not vary."""
         if metric not in ("r2", "nrmse"):
             raise ValueError(f"score got metric={metric!r}; expected 'r2' or 'nrmse'.")
-        predicted = self.predict(ts, ys, inputs, horizon=horizon)
         trajectories = as_trajectories(ts, ys, inputs)
-        pairs = zip(
-            trajectories, predicted if isinstance(predicted, list) else [predicted], strict=True
-        )
+        predicted = self._predictions(trajectories, horizon)
         starts = [self._first_start(t) + 1 for t in trajectories]
-        errors = np.concatenate([(p - t.ys)[s:] for (t, p), s in zip(pairs, starts, strict=True)])
+        compared = zip(trajectories, predicted, starts, strict=True)
+        errors = np.concatenate([(p - t.ys)[s:] for t, p, s in compared])
         known = np.concatenate([t.ys[s:] for t, s in zip(trajectories, starts, strict=True)])
         # A prediction that ran away is infinitely wrong; a missing measurement says nothing.
         errors = np.where(np.isnan(known), np.nan, np.where(np.isnan(errors), np.inf, errors))
@@ -529,7 +539,8 @@ class Identifier:
         runs = self._simulated(whole, past, inputs)[:, 1:]
         mean, spread = runs.mean(axis=0), runs.std(axis=0)
         width = 2 * np.sqrt(spread**2 + self.error_**2)
-        return Forecast(ts, mean, mean - width, mean + width)
+        lines = (mean, mean - width, mean + width)
+        return Forecast(ts, *(_shaped(line, self._flat) for line in lines))
 
     def equations(
         self, states: Sequence[str] | None = None, inputs: Sequence[str] | None = None
@@ -584,6 +595,7 @@ class Identifier:
             powers = {"powers": self.equation_.powers, "used": self.equation_.used}
         return {
             "format": 1,
+            "flat": self._flat,
             "arguments": params,
             "periods": list(self._periods),
             "window": self.window_,
@@ -643,190 +655,20 @@ class Identifier:
         return y
 
 
-# --- fitting --------------------------------------------------------------------------------------
+# --- checks ---------------------------------------------------------------------------------------
 
 
-class _Errors(eqx.Module):
-    """The mean squared error of each window, in standard deviations. A module, so that fits of the
-    same shape share their compiled code."""
-
-    setting: Setting
-    scale: Float[Array, " states"]
-
-    def residuals(self, equation: Equation, row: Row) -> Float[Array, "samples states"]:
-        states = follow(equation, self.setting, row)
-        return jnp.where(row.weights > 0, states - row.ys, 0) / self.scale
-
-    def __call__(self, equation: Equation, rows: Row) -> Float[Array, " rows"]:
-        squares = jax.vmap(lambda row: jnp.sum(self.residuals(equation, row) ** 2))(rows)
-        return squares / jnp.maximum(jnp.sum(rows.weights, axis=(1, 2)), 1)
+def _is_flat(ys: Any) -> bool:
+    """Whether a series has no axis of states."""
+    return np.ndim(ys) == 1
 
 
-class _HeldOut(eqx.Module):
-    errors: _Errors
-
-    def __call__(self, equation: Equation, rows: Row) -> dict[str, Array]:
-        return {"held_out": jnp.mean(self.errors(equation, rows))}
-
-
-@functools.cache
-def _optimiser(learning_rate: float, iterations: int) -> Any:
-    """Adam with a rate that decays to a hundredth. A step in which a window runs away is passed
-    over."""
-    optax = load("optax")
-    schedule = optax.cosine_decay_schedule(learning_rate, iterations, 0.01)
-    clipped = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(schedule))
-    return optax.apply_if_finite(clipped, 10**6)
-
-
-@eqx.filter_jit
-def _linearised(equation: Equation, errors: _Errors, rows: Row) -> tuple[Array, Array]:
-    """Residuals and their derivatives with respect to all parameters, one after the other."""
-    arrays, static = eqx.partition(equation, eqx.is_inexact_array)
-    flat, shaped = jax.flatten_util.ravel_pytree(arrays)
-
-    def residuals(flat):
-        moved = eqx.combine(shaped(flat), static)
-        found = jax.vmap(lambda row: errors.residuals(moved, row))(rows).ravel()
-        return found, found
-
-    return jax.jacfwd(residuals, has_aux=True)(flat)
-
-
-def _least_squares(equation: Equation, errors: _Errors, rows: Row) -> Equation:
-    """Levenberg and Marquardt's method. By hand, for it compiles in half of the time that
-    `optimistix.least_squares` takes, which is most of the time of a fit."""
-    arrays, static = eqx.partition(equation, eqx.is_inexact_array)
-    flat, shaped = jax.flatten_util.ravel_pytree(arrays)
-    at = lambda x: eqx.combine(shaped(jnp.asarray(x, flat.dtype)), static)
-    linear = lambda x: [np.asarray(part, float) for part in _linearised(at(x), errors, rows)]
-    here, damping = np.asarray(flat, float), 1e-3
-    slopes, values = linear(here)
-    for _ in range(50):
-        normal = slopes.T @ slopes
-        damped = normal + damping * np.diag(np.diag(normal) + 1e-12)
-        step = np.linalg.solve(damped, -slopes.T @ values)
-        new_slopes, new_values = linear(here + step)
-        if not np.sum(new_values**2) < np.sum(values**2):
-            damping *= 10
-            if damping > 1e6:
-                break
-            continue
-        gained = 1 - np.sum(new_values**2) / np.sum(values**2)
-        here, slopes, values, damping = here + step, new_slopes, new_values, damping / 10
-        if gained < 1e-6:
-            break
-    return at(here)
-
-
-def _member(members: PyTree, i: int) -> PyTree:
-    return jax.tree.map(lambda x: x[i] if eqx.is_array(x) else x, members)
-
-
-@eqx.filter_jit
-def _mean_of(members: PyTree, setting: Setting, rows: Row) -> Array:
-    """The states over the rows, as the mean of all members has them."""
-    arrays, static = eqx.partition(members, eqx.is_array)
-    one = lambda a: jax.vmap(lambda row: follow(eqx.combine(a, static), setting, row))(rows)
-    return jnp.mean(jax.lax.map(one, arrays), axis=0)
-
-
-@functools.lru_cache(maxsize=32)
-def _simulation(times: bytes, learned: bool) -> Callable:
-    """An equation followed over given times, compiled once for all starts. With numbers for its
-    periods the times are known to the compiler, in double precision."""
-    ts = np.frombuffer(times)
-
-    @eqx.filter_jit
-    def run(equation: Equation, setting: Setting, past: Callable, us: Array) -> Array:
-        return followed(equation, setting, jnp.asarray(ts, float) if learned else ts, past, us)
-
-    return run
+def _shaped(states: Float[np.ndarray, "times states"], flat: bool) -> States:
+    return states[:, 0] if flat else states
 
 
 def _spans(rows: Row) -> list[tuple[float, float]]:
     return [(float(ts[0]), float(ts[-1])) for ts in rows.ts]
-
-
-def _drawn(rng: np.random.Generator, number: int, member: int) -> np.ndarray:
-    """Windows for a member of an ensemble: the first has each once, others as often as drawn."""
-    return np.arange(number) if member == 0 else rng.integers(0, number, number)
-
-
-def _needed_terms(normal: Normal) -> list[int]:
-    """Drops terms, the least needed first, as long as held-out windows do not get worse."""
-    terms = list(range(normal.columns.shape[2]))
-    best = held_out(normal)
-    while len(terms) > 1:
-        fewer = [[t for t in terms if t != left] for left in terms]
-        errors = [held_out(normal.of(np.array(f))) for f in fewer]
-        least = int(np.argmin([np.log(e + 1e-12).mean() for e in errors]))
-        if not not_worse(errors[least], best):
-            break
-        terms = fewer[least]
-        best = min(best, errors[least], key=lambda e: e.mean())
-    return terms
-
-
-def _regressed(normal: Normal, chosen: list[list[int]], terms: list[int]) -> np.ndarray:
-    found = np.zeros((len(terms), len(chosen)))
-    for i, own in enumerate(chosen):
-        columns, mixed, _ = (
-            part[:, 0].sum(axis=0) for part in normal.of_state(i).of(np.array(own))
-        )
-        for term, value in zip(own, coefficients(columns, mixed), strict=True):
-            found[terms.index(term), i] = value
-    return found
-
-
-def _default_window(trajectories: Sequence[Trajectory], delays: Sequence[Delay]) -> int:
-    gap = gap_of(trajectories)
-    reach = reach_of([d for d in delays if d.tau is not None])
-    wanted = max(16, int(np.ceil(2 * reach / gap)))
-    return max(1, min(wanted, min(len(t.ts) for t in trajectories) // 4 + 1))
-
-
-def _divided(
-    trajectories: Sequence[Trajectory], window: int, delays: Sequence[Delay], share: float
-) -> tuple[list[Window], list[Window]]:
-    """Windows to learn from, and held-out ones behind them."""
-    step = max(1, window // 4)
-    total = sum(max(len(t.ts) - 1 - window, 0) // step + 1 for t in trajectories)
-    windows = cut(trajectories, window, reach_of(delays), step * -(-total // MOST_WINDOWS))
-    windows = [w for w in windows if _has_instants(trajectories[w.trajectory], w.first, delays)]
-    ends = [(1 - share) * (len(t.ts) - 1) for t in trajectories]
-    learning = [w for w in windows if w.last <= ends[w.trajectory]]
-    testing = [w for w in windows if w.first >= ends[w.trajectory]]
-    # Of short series the held-out windows begin in what is learned from, and end behind it.
-    testing = testing or [w for w in windows if w.last > ends[w.trajectory]]
-    if not learning or not testing:
-        # Shorter ones are held out whole, the last ones.
-        kept = max(1, round((1 - share) * len(trajectories)))
-        learning = [w for w in windows if w.trajectory < kept]
-        testing = [w for w in windows if w.trajectory >= kept]
-    if not learning or not testing:
-        raise ValueError(
-            f"The series are too short for windows of {window} samples with {share:.0%} of it held "
-            "out. Give a smaller `window`, a longer series, or more trajectories."
-        )
-    # A series with a window to learn from has some; one without is learned from whole.
-    alone = {w.trajectory for w in [*learning, *testing]}
-    learning += [w for w in windows if w.trajectory not in alone]
-    return learning, testing[:: -(-len(testing) // 256)]
-
-
-def _has_instants(trajectory: Trajectory, first: int, delays: Sequence[Delay]) -> bool:
-    """Whether a start is the series' own, or behind the first instants of all holds: before these
-    an equation holds the state that it starts from."""
-    return first == 0 or float(trajectory.ts[first]) >= _first_instant(delays)
-
-
-def _first_instant(delays: Sequence[Delay]) -> float:
-    needed = [-np.inf]
-    for delay in delays:
-        if isinstance(delay, Hold) and delay.times is not None and delay.lag < len(delay.times):
-            needed.append(float(delay.times[delay.lag]))
-    return max(needed)
 
 
 def _spread(values: np.ndarray) -> np.ndarray:
@@ -984,6 +826,7 @@ def _restored(
     _check_arguments(model)
     parts = [_under(arrays, f"['series'][{i}]") for i in range(_count(arrays))]
     model._take([Trajectory(*(p[f"['{name}']"] for name in Trajectory._fields)) for p in parts])
+    model._flat = len(model._scale) == 1 and bool(about.get("flat"))
     model._periods, model.window_ = tuple(about["periods"]), int(about["window"])
     found = with_periods(model.delays, model._periods)
     _check_effort(model, found, about["steps"])

@@ -121,13 +121,11 @@ def test_inputs_are_held_between_samples():
         ys.append((ys[-1] - rest) * np.exp(-0.8 * (ts[i + 1] - ts[i])) + rest)
     model = Identifier((), "library", degree=1).fit(ts, ys, us)
     assert terms(model) == pytest.approx({(1, 0): -0.8, (0, 1): 1.0}, rel=1e-3)
-    np.testing.assert_allclose(model.simulate(ts, ys[0], us)[:, 0], ys, atol=1e-4)
+    np.testing.assert_allclose(model.simulate(ts, ys[0], us), ys, atol=1e-4)
     later = ts[-1] + np.array([0.5, 1.0])
     rest = 2.0 / 0.8
     expected = (ys[-1] - rest) * np.exp(-0.8 * np.array([0.5, 1.0])) + rest
-    np.testing.assert_allclose(
-        model.forecast(later, [2.0, 2.0, 2.0]).mean[:, 0], expected, atol=1e-3
-    )
+    np.testing.assert_allclose(model.forecast(later, [2.0, 2.0, 2.0]).mean, expected, atol=1e-3)
 
 
 @pytest.mark.slow
@@ -177,7 +175,7 @@ def test_trajectories_of_different_lengths():
     ts, ys = [list(part) for part in zip(*runs, strict=True)]
     model = Identifier([Hold(1.0)], "library").fit(ts, ys)
     assert terms(model) == pytest.approx({(1, 0): 2.6, (1, 1): -2.6}, rel=1e-3)
-    assert [p.shape for p in model.predict(ts, ys)] == [(31, 1), (41, 1), (61, 1)]
+    assert [p.shape for p in model.predict(ts, ys)] == [(31,), (41,), (61,)]
     assert model.score(ts, ys) > 0.9999
 
 
@@ -315,7 +313,7 @@ def test_the_band_holds_what_it_says():
     ts, noisy = of_population(noise=0.05)
     model = Identifier([Hold(1.0)], "library", ensemble=4).fit(ts[:161], noisy[:161])
     forecast = model.forecast(ts[161:])
-    inside = (forecast.low[:, 0] < noisy[161:]) & (noisy[161:] < forecast.high[:, 0])
+    inside = (forecast.low < noisy[161:]) & (noisy[161:] < forecast.high)
     assert inside.mean() > 0.75
     assert np.all(forecast.high - forecast.low < 2.0)
 
@@ -323,13 +321,13 @@ def test_the_band_holds_what_it_says():
 def test_simulate_follows_the_closed_form():
     model = Identifier([Hold(1.0)], "library").fit(*of_population())
     ts, expected = of_population(span=8, x0=0.7)
-    np.testing.assert_allclose(model.simulate(ts, 0.7)[:, 0], expected, rtol=2e-3)
+    np.testing.assert_allclose(model.simulate(ts, 0.7), expected, rtol=2e-3)
 
 
 def test_other_starts_use_the_same_program(network, monkeypatch):
     traced = []
     count = lambda *a: traced.append(a) or followed(*a)
-    monkeypatch.setattr("lagrax.identify.followed", count)
+    monkeypatch.setattr("lagrax._learning.followed", count)
     ts = np.linspace(0, 3.3, 12)
     first, second = network.simulate(ts, 0.4), network.simulate(ts, 0.7)
     assert len(traced) == 1
@@ -347,12 +345,30 @@ def test_a_past_that_closes_over_what_changes(network):
     np.testing.assert_allclose(first, network.simulate([0.0, 0.5], 0.4), rtol=1e-6)
 
 
+def test_answers_are_shaped_as_what_was_given(network, tmp_path):
+    ts, ys = of_population(span=3.0)
+    later = [20.5, 21.0]
+    assert network.simulate(ts, 0.4).shape == network.simulate(ts, lambda t: 0.4).shape == (31,)
+    assert network.simulate(ts, [0.4]).shape == (31, 1)
+    assert network.simulate(ts, lambda t: jnp.array([0.4])).shape == (31, 1)
+    assert network.predict(ts, ys).shape == (31,)
+    assert network.predict(ts, ys[:, None]).shape == (31, 1)
+    assert [p.shape for p in network.predict([ts, ts], [ys, ys[:, None]])] == [(31,), (31, 1)]
+    assert network.score(ts, ys) == network.score(ts, ys[:, None])
+    assert {part.shape for part in network.forecast(later)} == {(2,)}
+    network.save(tmp_path)
+    assert Identifier.load(tmp_path).forecast(later).mean.shape == (2,)
+    ts, ys = of_population()
+    column = Identifier([Hold(1.0)], "library").fit(ts, ys[:, None])
+    assert column.forecast([20.5]).low.shape == (1, 1)
+
+
 def test_predictions_start_anew_every_horizon():
     ts, ys = of_population()
     model = Identifier([Hold(1.0)], "library").fit(ts, ys)
     wrong = eqx.tree_at(lambda m: m.field.coefficients, model._members, jnp.zeros((1, 2, 1)))
     model._members = wrong  # nothing moves
-    predicted = model.predict(ts, ys, horizon=7)[:, 0]
+    predicted = model.predict(ts, ys, horizon=7)
     first = 10  # the past is known from there on
     starts = first + (np.arange(len(ts)) - first - 1) // 7 * 7
     expected = np.where(np.arange(len(ts)) > first, ys[np.maximum(starts, 0)], ys)

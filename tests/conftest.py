@@ -18,7 +18,7 @@ FLAGS = [
     "--xla_cpu_parallel_codegen_split_count=1",
 ]
 # XLA ends the process at a flag that it does not know.
-if importlib.metadata.version("jaxlib").startswith(("0.8.", "0.9.", "0.10.")):
+if importlib.metadata.version("jaxlib").startswith("0.10."):
     FLAGS.append("--xla_cpu_use_fusion_emitters=false")
 # It is read when the first array is made.
 os.environ.setdefault("XLA_FLAGS", " ".join(FLAGS))

@@ -658,24 +658,6 @@ class Identifier:
 # --- checks ---------------------------------------------------------------------------------------
 
 
-def _is_flat(ys: Any) -> bool:
-    """Whether a series has no axis of states."""
-    return np.ndim(ys) == 1
-
-
-def _shaped(states: Float[np.ndarray, "times states"], flat: bool) -> States:
-    return states[:, 0] if flat else states
-
-
-def _spans(rows: Row) -> list[tuple[float, float]]:
-    return [(float(ts[0]), float(ts[-1])) for ts in rows.ts]
-
-
-def _spread(values: np.ndarray) -> np.ndarray:
-    spread = values.std(axis=0)
-    return np.where(spread > 0, spread, 1.0)
-
-
 def _check_precision(trajectories: Sequence[Trajectory], origin: float) -> None:
     dtype = jnp.zeros(()).dtype
     for t in trajectories:
@@ -724,6 +706,24 @@ def _check_arguments(model: Identifier) -> None:
 
 def _names() -> list[str]:
     return [n for n in inspect.signature(Identifier).parameters if n != "self"]
+
+
+def _is_flat(ys: Any) -> bool:
+    """Whether a series has no axis of states."""
+    return np.ndim(ys) == 1
+
+
+def _shaped(states: Float[np.ndarray, "times states"], flat: bool) -> States:
+    return states[:, 0] if flat else states
+
+
+def _spans(rows: Row) -> list[tuple[float, float]]:
+    return [(float(ts[0]), float(ts[-1])) for ts in rows.ts]
+
+
+def _spread(values: np.ndarray) -> np.ndarray:
+    spread = values.std(axis=0)
+    return np.where(spread > 0, spread, 1.0)
 
 
 def _default_names(letter: str, number: int) -> list[str]:

@@ -359,7 +359,7 @@ class Identifier:
         few = _as_arrays(Row(*(x[:: -(-len(x) // 200)] for x in rows)))
         return least_squares(equation, self._loss(), few)
 
-    def _loss(self) -> "Errors":
+    def _loss(self) -> Errors:
         return Errors(self._setting, jnp.asarray(self._scale, float))
 
     def _finish(self, members: PyTree, held: Row) -> None:

@@ -101,3 +101,12 @@ def test_the_memory_check_notices_a_difference(memory):
 def test_the_memory_table_is_what_is_measured(memory):
     written = memory.read_table(memory.PAGE.read_text(encoding="utf-8"))
     assert memory.differences(memory.measure(), written) == []
+
+
+def test_the_versions_of_jax_are_those_that_are_declared():
+    declared = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    (low, above), *others = re.findall(r'"jax>=0\.(\d+),<0\.(\d+)"', declared)
+    assert not others
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"Requires JAX 0.{low} to 0.{int(above) - 1}," in readme
+    assert f">=0.{low},<0.{above}" in (ROOT / "docs/index.md").read_text(encoding="utf-8")

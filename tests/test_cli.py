@@ -207,6 +207,20 @@ def test_a_folder_that_cannot_be_written(lagrax_command, tmp_path):
 # --- reproduce, report ----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("package", ["matplotlib", "plotly"])
+@pytest.mark.parametrize("name", ["multiples", "images"])
+def test_what_draws_is_asked_for_before_training(
+    lagrax_command, monkeypatch, tmp_path, package, name
+):
+    monkeypatch.setitem(sys.modules, package, None)
+    for module in list(sys.modules):
+        if module.startswith(f"{package}."):
+            monkeypatch.delitem(sys.modules, module)
+    code, out, err = lagrax_command("reproduce", name, "--quick", "--out", "runs")
+    assert (code, out, err) == (2, "", f'This needs {package}: pip install "lagrax[plot]"\n')
+    assert not (tmp_path / "runs").exists()
+
+
 def test_reproduce_then_report(lagrax_command, tmp_path):
     code, out, _ = lagrax_command("reproduce", "multiples", "--quick", "--json", "--out", "runs")
     (answer,) = json.loads(out)

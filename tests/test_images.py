@@ -440,6 +440,18 @@ def test_tables_of_lines(tmp_path):
     assert result.machine["device"] == "a device"
 
 
+def test_other_settings_are_held_against_the_same_seeds(tmp_path):
+    content = [a_line("mnist", "NPCDDE5", i, best=96.0 + i) for i in range(3)]
+    content += [a_line("mnist", "NPCDDE5", i, best=97.5, steps=2) for i in (0, 2)]
+    # No default run has this seed.
+    content += [a_line("mnist", "NPCDDE5", i, best=97.5, steps=4) for i in (2, 3)]
+    result, _ = image_result(written(tmp_path, *content))
+    other = result.tables[-1]
+    at = other.columns.index("default's best")
+    found = {row[1]: row[at] for row in other.rows}
+    assert found == {"2 midpoint steps": "97.00 ± 1.41", "4 midpoint steps": "–"}
+
+
 def test_a_table_says_how_many_models_reach_the_paper(tmp_path):
     content = []
     for model, best in (("NODE", 53.5), ("NDDE", 55.0), ("NPCDDE2", 57.0), ("UNPCDDE2", 90.0)):
@@ -612,6 +624,19 @@ def test_the_study_compares_solvers_of_equal_cost(tmp_path):
         "an error of 3.0 % with 4 bosh3 steps, 4.5 % with 2 tsit5 steps, 6.0 % with 6 midpoint "
         "steps (means of 2 seeds); their best accuracies are 53.50, 54.50, 55.50, in this order."
     ) in table.note
+
+
+def test_the_study_compares_adaptive_steps_with_the_default(tmp_path):
+    content = [a_line(model="NPCDDE5", seed=i, best=56.0 + i, seconds=30.0 + i) for i in (0, 1)]
+    adaptive = {"solver": "dopri5", "steps": None, "rtol": 1e-3, "seconds": 124.0}
+    content += [a_line(model="NPCDDE5", seed=1, best=56.5, **adaptive)]
+    result, _ = image_result(written(tmp_path, *content))
+    (table,) = [t for t in result.tables if t.title.endswith("solver and steps")]
+    assert (
+        "Adaptive steps take 4.0 to 4.0 times as long as the default's, and change the best "
+        "accuracy of a seed by −0.50 to −0.50 points."
+    ) in table.note
+    assert "Twice the steps" not in table.note
 
 
 def test_the_study_s_solvers_have_equal_cost():

@@ -10,7 +10,14 @@ import pytest
 from lagrax.paper import EXPERIMENTS, read_experiment, read_result
 from lagrax.paper.images import TABLE_1, default_protocol
 from lagrax.paper.lines import published, read_lines
-from lagrax.paper.study import EQUAL_COST, MODELS, belongs_to_study, studied, twice_the_steps
+from lagrax.paper.study import (
+    EQUAL_COST,
+    MODELS,
+    adaptive_steps,
+    belongs_to_study,
+    studied,
+    twice_the_steps,
+)
 
 RESULTS = Path(__file__).parent.parent / "results"
 LAPTOP = RESULTS / "laptop"
@@ -97,7 +104,7 @@ def test_the_page_of_the_project_shows_whole_tables(collect):
     page = README.read_text(encoding="utf-8")
     assert page == collect.with_tables(page, IMAGES)
     assert page == collect.with_tables(page.replace("| NODE |", "| edited |"), IMAGES)
-    assert page.count("Table 1, ") == 2
+    assert page.count("Table 1, ") == 3
 
 
 @pytest.fixture(scope="module")
@@ -136,11 +143,7 @@ def test_the_study_shows_what_the_page_says_of_one_interval(compared):
 
 
 def test_the_page_says_what_is_missing(compared):
-    adaptive = {
-        m: dataclasses.replace(default_protocol(m), solver="dopri5", steps=None, rtol=1e-3)
-        for m in MODELS
-    }
-    assert [len(compared(m, adaptive[m])) for m in MODELS] == [2, 0, 1]
+    assert all(len(compared(m, adaptive_steps(m))) == 2 for m in MODELS)
     lines = [line for line in read_lines(IMAGES) if line.is_default]
     whole, below = {}, {}
     for dataset in {line.run.dataset for line in lines}:
@@ -148,17 +151,36 @@ def test_the_page_says_what_is_missing(compared):
         whole[dataset] = [m for m in TABLE_1 if len(best[m]) == 5]
         paper = {m: published(dataset, m) for m in TABLE_1}
         bars = {m: paper[m].mean - paper[m].std for m in whole[dataset]}
-        below[dataset] = [m for m, bar in bars.items() if np.mean(best[m]) < bar]
-    assert {d: len(models) for d, models in whole.items()} == {
-        "cifar10": 8,
-        "svhn": 7,
-        "mnist": 8,
-    }
-    assert below == {
+        left = {m: np.mean(best[m]) - bar for m, bar in bars.items()}
+        below[dataset] = {m: distance for m, distance in left.items() if distance < 0}
+    assert all(len(models) == 8 for models in whole.values())
+    assert {dataset: list(models) for dataset, models in below.items()} == {
         "cifar10": ["NPCDDE2"],
         "svhn": ["NDDE", "UNPCDDE2"],
         "mnist": ["UNPCDDE3", "UNPCDDE5"],
     }
+    left = [distance for models in below.values() for distance in models.values()]
+    assert sorted(left)[1] == below["mnist"]["UNPCDDE5"]
+
+
+def test_the_study_shows_what_the_page_says_of_adaptive_steps(compared):
+    for model in MODELS:
+        default, adaptive = (compared(model, p(model)) for p in (default_protocol, adaptive_steps))
+        best, other = ([x.best for x in lines] for lines in (default, adaptive))
+        assert abs(np.mean(best) - np.mean(other)) < max(*best, *other) - min(*best, *other)
+        assert min(x.seconds for x in adaptive) > 2.5 * max(x.seconds for x in default)
+        errors = [[x.solver_error for x in lines] for lines in (default, adaptive)]
+        assert np.mean(errors[1]) < np.mean(errors[0])
+
+
+def test_finer_steps_on_mnist_are_better_and_not_enough():
+    lines = [line for line in read_lines(IMAGES) if line.run[:2] == ("mnist", "UNPCDDE5")]
+    default = {line.run.seed: line for line in lines if line.is_default}
+    twice = [line for line in lines if line.run.protocol.steps == 2]
+    assert len(twice) == 3
+    assert all(line.best > default[line.run.seed].best for line in twice)
+    paper = published("mnist", "UNPCDDE5")
+    assert np.mean([line.best for line in twice]) < paper.mean - paper.std
 
 
 def test_fine_steps_matter_more_on_svhn_and_mnist():

@@ -42,7 +42,7 @@ def image_result(folder: Path) -> tuple[Result, list[Figure]]:
     lines = read_lines(folder)
     default, study, other = _sorted(lines)
     tables = [*_accuracy_tables(default), *(study_tables(study) if study else ())]
-    tables += [_other_table(other)] if other else []
+    tables += [_other_table(other, default)] if other else []
     figures = [*_curves(default), *_evaluations(default), *_other_curves(other)]
     result = Result(
         experiment="images",
@@ -122,8 +122,9 @@ def _reached_note(dataset: str, models: Sequence[str], cells: Cells) -> str:
         return ""
     best, last = [sum(x[i] >= 0 for x in left.values()) for i in (0, 1)]
     below = [f"{model} by {-x:.2f} points" for model, (x, _) in left.items() if x < 0]
+    noun = "model" if len(left) == 1 else "models"
     return (
-        f"By their best epoch {best} of the {len(left)} models with {SEEDS} seeds reach the "
+        f"By their best epoch {best} of the {len(left)} {noun} with {SEEDS} seeds reach the "
         f"paper's mean less its standard deviation{_in_brackets(below)}; by their last epoch "
         f"{last} do."
     )
@@ -189,7 +190,7 @@ def _cell_claims(reached: dict[tuple[str, str], float]) -> list[Claim]:
     return claims
 
 
-def _other_table(lines: Sequence[Line]) -> Table:
+def _other_table(lines: Sequence[Line], cells: Cells) -> Table:
     rows = []
     for run, group in grouped(lines).items():
         protocol = run.protocol
@@ -197,10 +198,23 @@ def _other_table(lines: Sequence[Line]) -> Table:
         settings = [in_words(protocol), protocol.precision, protocol.epochs]
         images = f"{protocol.images:,}" if protocol.images else "all"
         name = f"{DATASETS[run.dataset]}, {run.model}"
-        rows.append([name, *map(str, settings), images, str(len(group)), str(best), str(last)])
-    columns = ["model", "solver", "field", "epochs", "images", "seeds", "best epoch", "last epoch"]
-    note = "Not trained as those of the paper's tables are, and not to be compared with them."
+        usual = _same_seeds(group, cells.get((run.dataset, run.model), []))
+        seeds = str(len(group))
+        rows.append([name, *map(str, settings), images, seeds, str(best), str(usual), str(last)])
+    columns = ["model", "solver", "field", "epochs", "images", "seeds", "best epoch"]
+    columns += ["default's best", "last epoch"]
+    note = (
+        "Not trained as those of the paper's tables are, and not to be compared with them, but for "
+        "the best epoch of the same seeds in the default setting, where these are there."
+    )
     return Table(columns, rows, "Runs of other settings", note)
+
+
+def _same_seeds(group: Sequence[Line], default: Sequence[Line]) -> Spread:
+    """The best epochs of the default setting, if it has all the seeds of the group."""
+    seeds = {line.run.seed for line in group}
+    found = [line.best for line in default if line.run.seed in seeds]
+    return Spread.of(found if len(found) == len(seeds) else [])
 
 
 # --- figures --------------------------------------------------------------------------------------

@@ -44,6 +44,10 @@ def twice_the_steps(model: str) -> Protocol:
     return dataclasses.replace(protocol, steps=2 * protocol.steps)
 
 
+def adaptive_steps(model: str) -> Protocol:
+    return dataclasses.replace(default_protocol(model), solver="dopri5", steps=None, rtol=1e-3)
+
+
 def study_plan(model: str) -> list[Protocol]:
     """What is compared, the default first."""
     change = dataclasses.replace
@@ -51,7 +55,7 @@ def study_plan(model: str) -> list[Protocol]:
         *(EQUAL_COST if model == "NODE" else [default_protocol(model)]),
         *(change(studied(model), precision=precision) for precision in PRECISIONS[1:]),
         twice_the_steps(model),
-        change(default_protocol(model), solver="dopri5", steps=None, rtol=1e-3),
+        adaptive_steps(model),
     ]
 
 
@@ -153,16 +157,23 @@ def _solver_table(settings: _Settings) -> Table:
 
 
 def _step_answers(settings: _Settings) -> Iterator[str]:
-    """Solvers of equal cost; twice the steps, seed by seed; and fine steps against all."""
+    """Solvers of equal cost; twice the steps and adaptive ones, seed by seed; and fine steps
+    against all."""
     yield from _equal_cost_answer(settings)
-    pairs = list(_once_and_twice(settings))
+    pairs = list(_by_seed(settings, studied, twice_the_steps))
     errors = [(a.solver_error, b.solver_error) for a, b in pairs]
     fewer = [before / after for before, after in errors if before and after]
     if fewer:
-        gains = [b.best - a.best for a, b in pairs]
         yield (
             f"Twice the steps divide the error by {min(fewer):.1f} to {max(fewer):.1f}, and change "
-            f"the best accuracy of a seed by {_signed(min(gains))} to {_signed(max(gains))} points."
+            f"the best accuracy of a seed by {_gains(pairs)} points."
+        )
+    pairs = list(_by_seed(settings, default_protocol, adaptive_steps))
+    if pairs:
+        longer = [b.seconds / a.seconds for a, b in pairs]
+        yield (
+            f"Adaptive steps take {min(longer):.1f} to {max(longer):.1f} times as long as the "
+            f"default's, and change the best accuracy of a seed by {_gains(pairs)} points."
         )
     changes = [abs(x) for x in map(_finer, settings.all()) if x is not None]
     if changes:
@@ -192,12 +203,21 @@ def _equal_cost_answer(settings: _Settings) -> Iterator[str]:
     )
 
 
-def _once_and_twice(settings: _Settings) -> Iterator[tuple[Line, Line]]:
+def _by_seed(
+    settings: _Settings, before: Callable[[str], Protocol], after: Callable[[str], Protocol]
+) -> Iterator[tuple[Line, Line]]:
+    """The lines of two settings that share their model and their seed."""
     for model in MODELS:
-        for a in settings.of(model, studied(model)):
-            for b in settings.of(model, twice_the_steps(model)):
+        for a in settings.of(model, before(model)):
+            for b in settings.of(model, after(model)):
                 if a.run.seed == b.run.seed:
                     yield a, b
+
+
+def _gains(pairs: Sequence[tuple[Line, Line]]) -> str:
+    """What the second setting changes in the best accuracy, from the least to the most."""
+    gains = [b.best - a.best for a, b in pairs]
+    return f"{_signed(min(gains))} to {_signed(max(gains))}"
 
 
 def _finer(line: Line) -> float | None:

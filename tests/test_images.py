@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lagrax import cli, nn, training
-from lagrax.paper import ResultError, images, lines, plan, study, sweep, write_report
+from lagrax.paper import ResultError, images, lines, load_model, plan, study, sweep, write_report
 from lagrax.paper.accuracy import SEEDS, image_claims, image_result
 from lagrax.paper.data import Images
 from lagrax.paper.images import DATASETS, Protocol, Run, default_protocol, on_device, train_run
@@ -164,6 +164,38 @@ def test_a_stopped_run_goes_on_to_the_same_line(mnist, tmp_path):
     assert whole | {"seconds": 0} == resumed | {"seconds": 0}
 
 
+@pytest.mark.parametrize("precision", ["f32", "f16"])
+def test_a_trained_model_is_kept(mnist, models, tmp_path, monkeypatch, precision):
+    protocol = dataclasses.replace(BRIEF, precision=precision)
+    line = train_run(Run("mnist", "UNPCDDE2", 1, protocol), mnist, tmp_path, **QUIETLY)
+    found, own = load_model(tmp_path), some_images()
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(models[-1]), strict=True):
+        np.testing.assert_array_equal(a, b)
+    loss, accuracy = scores(found, own.test_images, own.test_labels)
+    assert loss == pytest.approx(line["test_loss"][-1], rel=1e-3)
+    assert accuracy == pytest.approx(line["test_accuracy"][-1], abs=1e-3)
+    # What a GPU trained has its layers in another form there.
+    monkeypatch.setattr(images, "_for_cpu", lambda model: model)
+    elsewhere = load_model(tmp_path / "model.safetensors")
+    assert jax.tree.structure(elsewhere) != jax.tree.structure(found)
+    assert scores(elsewhere, own.test_images, own.test_labels)[0] == pytest.approx(loss, rel=1e-3)
+
+
+def test_what_is_no_trained_model_is_refused(mnist, tmp_path):
+    with pytest.raises(ResultError, match=r"model.safetensors holds no trained .*No such file"):
+        load_model(tmp_path)
+    train_run(Run("mnist", "NODE", 0, BRIEF), mnist, tmp_path, **QUIETLY)
+    path = tmp_path / "model.safetensors"
+    content = path.read_bytes()
+    (checkpoint, *_) = (tmp_path / "checkpoints").iterdir()
+    with pytest.raises(ResultError, match="it lacks 'run'"):
+        load_model(checkpoint)
+    for damaged in (content[:-1], content[:-1] + bytes([content[-1] ^ 1]), b"", b"{}"):
+        path.write_bytes(damaged)
+        with pytest.raises(ResultError, match="name the folder of a finished run"):
+            load_model(path)
+
+
 def test_seeds_share_their_compiled_code(mnist):
     compiled, protocol = [], dataclasses.replace(BRIEF, epochs=1, checked=True)
     jax.monitoring.register_event_duration_secs_listener(
@@ -286,7 +318,9 @@ def test_a_sweep_does_what_is_left(tmp_path, monkeypatch, capsys):
     assert "2 of 4 runs trained, 2 done before" in err
     assert path.read_text() == first
     assert {line.run for line in read_lines(tmp_path)} == set(runs)
-    assert not list(tmp_path.rglob("*.safetensors")) + list(tmp_path.rglob("metrics.jsonl"))
+    models = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.safetensors")}
+    assert models == {f"runs/{run.name}/model.safetensors" for run in runs}
+    assert not list(tmp_path.rglob("metrics.jsonl"))
     assert (tmp_path / "figures/other-curves.png").read_bytes().startswith(b"\x89PNG")
     # Other protocols are other runs; what is done may be done again.
     assert sweep(few(epochs=2)[:1], tmp_path, **QUIETLY).trained == 1

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lagrax.paper import EXPERIMENTS, read_experiment, read_result
-from lagrax.paper.images import TABLE_1, default_protocol
+from lagrax.paper.images import TABLE_1, Run, default_protocol
 from lagrax.paper.lines import published, read_lines
 from lagrax.paper.study import (
     EQUAL_COST,
@@ -208,6 +208,8 @@ def test_the_page_names_the_default_steps():
     for model in ("NODE", "NDDE"):
         assert (default_protocol(model).solver, default_protocol(model).steps) == ("bosh3", 4)
     assert "with one interval takes 4 Bosh3 steps" in page
+    run = Run("mnist", "UNPCDDE5", 0, default_protocol("UNPCDDE5"))
+    assert f'lagrax.paper.load_model("runs/images/runs/{run.name}")' in page
 
 
 def test_collecting_lines(collect, tmp_path, monkeypatch, capsys):

@@ -6,6 +6,7 @@ Q. Zhu, Y. Shen, D. Li, W. Lin: Neural Piecewise-Constant Delay Differential Equ
 from . import annuli, multiples, population
 from .data import DataError as DataError
 from .experiment import Experiment, conduct as conduct
+from .images import load_model as load_model
 from .report import read_experiment as read_experiment, write_report as write_report
 from .result import Result as Result, ResultError as ResultError, read_result as read_result
 from .sweeps import plan as plan, sweep as sweep

@@ -27,9 +27,11 @@ from jaxtyping import Array, Float, Int32, PyTree, UInt8
 
 from .. import _machine
 from .._gradients import Checkpointed, Direct
+from .._runs import Damaged, RunError, load_arrays, load_checkpoint, save_checkpoint
 from ..nn import Affine, Classifier, paper_intervals, paper_model, paper_models, paper_size
 from ..training import Trained, train
 from .data import Images
+from .result import ResultError
 
 # In the order in which they are trained and shown.
 DATASETS = {"cifar10": "CIFAR-10", "svhn": "SVHN", "mnist": "MNIST"}
@@ -58,6 +60,9 @@ ADAPTIVE = {
 
 # Test images that go through a model at once.
 TEST_BATCH = 1000
+
+# In the folder of a run.
+MODEL_FILE = "model.safetensors"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,7 +211,7 @@ class Run(NamedTuple):
 
 
 def train_run(run: Run, data: Data, folder: Path | None = None, **options: Any) -> dict[str, Any]:
-    """Trains a model, or goes on with it in `folder`; returns the run's line.
+    """Trains a model, or goes on with it in `folder`, and keeps it there; returns the run's line.
 
     `options` go to `lagrax.training.train`: `progress`, `resume`, `tensorboard`.
     """
@@ -228,6 +233,8 @@ def train_run(run: Run, data: Data, folder: Path | None = None, **options: Any) 
         **options,
     )
     check = task.check(trained.model, data.test) if protocol.checked else {}
+    if folder is not None:
+        _save_model(folder / MODEL_FILE, run, trained.model)
     return _line(run, data, trained, per_epoch, check)
 
 
@@ -366,6 +373,39 @@ def _five_digits(value: Array | None) -> float | None:
     if value is None or not np.isfinite(value):
         return None
     return float(f"{float(value):.5g}")
+
+
+# --- trained models -------------------------------------------------------------------------------
+
+
+def _save_model(path: Path, run: Run, model: Classifier) -> None:
+    about = {"dataset": run.dataset, "model": run.model, "seed": run.seed}
+    about["protocol"] = dataclasses.asdict(run.protocol)
+    save_checkpoint(path, model, {"run": json.dumps(about)})
+
+
+def load_model(path: str | Path) -> Classifier:
+    """The classifier that a run left in its folder, or in this file.
+
+    It takes images as floats in [0, 1], of shape (..., height, width, channels), to logits, and is
+    solved as it was trained. Another machine may have trained it.
+    """
+    path = Path(path)
+    path = path / MODEL_FILE if path.is_dir() else path
+    try:
+        _, about = load_arrays(path)
+        run = json.loads(about["run"])
+        protocol = Protocol(**run["protocol"])
+        options = {"compute_dtype": protocol.dtype, **protocol.options}
+        like = _make(run["model"], run["dataset"], key=jax.random.key(0), **options)
+        model, _ = load_checkpoint(path, like)
+    except (Damaged, RunError, KeyError, TypeError, ValueError) as error:
+        why = f"it lacks {error}" if isinstance(error, KeyError) else str(error).rstrip(".")
+        raise ResultError(
+            f"{path} holds no trained classifier of images ({why}): name the folder of a finished "
+            "run, runs/images/runs/NAME."
+        ) from error
+    return model
 
 
 # --- on a CPU -------------------------------------------------------------------------------------

@@ -305,7 +305,7 @@ def _is_placeholder(value: Any) -> bool:
 
 
 def checked_gradient(
-    gradient: Any, delays: Sequence[Delay], solver: Any, controller: Any, dtype: Any
+    gradient: Any, delays: Sequence[Delay], solver: Any, controller: Any, saveat: Any, dtype: Any
 ) -> Gradient:
     """The gradient, with what the backward pass of `Adjoint` needs in place."""
     if not isinstance(gradient, (Direct, Checkpointed, Adjoint)):
@@ -320,6 +320,12 @@ def checked_gradient(
         raise ValueError(
             f"Adjoint() has no equation for a Lag (delays {describe(delays)}): Theorem 2 is about "
             "held states. Use gradient=Checkpointed(), which is exact."
+        )
+    if saveat.dense or any(sub.steps for sub in sub_saves(saveat)):
+        what = "dense output" if saveat.dense else "all steps"
+        raise ValueError(
+            f"saveat asks for {what}, to which Adjoint() has no gradient. Use "
+            "gradient=Checkpointed(), or save at times: SaveAt(ts=...)."
         )
     backward = solver if gradient.solver is None else gradient.solver
     check_solver(backward)

@@ -179,10 +179,12 @@ def _checked_period(tau: Any, name: str) -> RealScalar | Learn:
             f"{name} got tau={tau!r}; expected a positive, finite number. "
             "An equation without delays takes delays=()."
         )
-    return tau
+    # A whole number would be compiled into the program, a float is an argument of it.
+    return float(tau) if is_whole(tau) else tau
 
 
 def _checked_times(times: Any) -> Any:
+    given = times
     try:
         times = times if is_traced(times) else np.asarray(times, float)
     except (TypeError, ValueError):
@@ -202,7 +204,9 @@ def _checked_times(times: Any) -> Any:
                 f"Hold got times={times}; expected strictly increasing instants. Sort them and "
                 "drop the repeated ones."
             )
-    return times
+    # An array of JAX's is left as it is: a layer trains that.
+    is_parameter = isinstance(given, jax.Array) and jnp.issubdtype(given.dtype, jnp.floating)
+    return given if is_parameter else times
 
 
 class Grid(eqx.Module):
@@ -249,15 +253,19 @@ def make_grid(
         t0, t1 = float(t0), float(t1)
         delays = jax.tree.map(lambda x: x if np.ndim(x) else float(x), list(delays))
     slack = 8 * float(jnp.finfo(dtype).eps)
-    inner = _candidates(delays, t0, t1, intervals, levels, slack, xp)
+    inner, clocks = _candidates(delays, t0, t1, intervals, levels, slack, xp)
     points = xp.concatenate([xp.atleast_1d(c) for c in [*inner, t1]])
-    points = xp.sort(clipped(points, t0, t1, xp))
-    if not traced:
-        points = _merged(points, t0, t1, slack)
+    points = clipped(points, t0, t1, xp)
+    order = jnp.argsort(points) if traced else None
+    points = points[order] if traced else _merged(np.sort(points), t0, t1, slack)
     starts = xp.concatenate([xp.atleast_1d(xp.asarray(t0, points.dtype)), points[:-1]])
     num = points.shape[0]
     lag_taus = [d.tau for d in delays if isinstance(d, Lag)]
-    ages, past_times, from_past = _held_samples(delays, starts, t0, slack, xp)
+    if traced:
+        held = _samples_in_order(delays, clocks, inner, order, t0, slack)
+    else:
+        held = _samples_by_time(delays, starts, t0, slack)
+    ages, past_times, from_past = held
     ring = 1 + max([int(np.max(a)) if not is_traced(a) else num for a in ages], default=0)
     return Grid(
         starts=starts.astype(dtype),
@@ -273,18 +281,24 @@ def make_grid(
     )
 
 
-def _candidates(delays, t0, t1, intervals, levels, slack, xp) -> list[Any]:
-    """Where a breakpoint may lie; those outside (t0, t1) are clipped away later."""
+def _candidates(delays, t0, t1, intervals, levels, slack, xp) -> tuple[list[Any], list[int]]:
+    """Where a breakpoint may lie; those outside (t0, t1) are clipped away later. And for each hold,
+    which of the arrays has its instants, while nothing is known beforehand."""
     found: list[Any] = []
     seen: list[Any] = []
+    clocks: list[int] = []
     lags = [d.tau for d in delays if isinstance(d, Lag)]
     # Holds come first: where a kink meets an instant, the (stable) sort then lets the hold change
     # at its own instant, which matters to the gradient of a traced lag.
     for hold in (d for d in delays if isinstance(d, Hold)):
+        same = [hold.times is None and _same(hold.tau, tau) for tau in seen]
+        clocks.append(same.index(True) if any(same) else len(found))
+        if any(same):
+            continue
+        seen.append(hold.tau)
         if hold.times is not None:
             found.append(hold.times)
-        elif not any(_same(hold.tau, tau) for tau in seen):
-            seen.append(hold.tau)
+        else:
             first = _floor(t0 / hold.tau, slack, xp) + 1
             found.append((first + xp.arange(_count(hold.tau, t0, t1, intervals, xp))) * hold.tau)
     for tau in lags:
@@ -294,7 +308,7 @@ def _candidates(delays, t0, t1, intervals, levels, slack, xp) -> list[Any]:
     elif lags and len(delays) > 1:
         # With traced delays the number of breakpoints must be static: follow a kink once.
         found += [kinks + tau for kinks in list(found) for tau in lags]
-    return found
+    return found, clocks
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -348,46 +362,74 @@ def _floor(quotient, slack, xp):
     return xp.floor(quotient + slack * xp.maximum(1.0, xp.abs(quotient)))
 
 
-def _held_samples(delays, starts, t0, slack, xp):
-    """For each hold, where its sample was taken: see `Grid`."""
-    held = [d for d in delays if isinstance(d, Hold)]
-    alone = bool(held) and all(
-        isinstance(d, Hold) and d.times is None and _same(d.tau, held[0].tau) for d in delays
-    )
+def _alone(delays) -> bool:
+    """Whether all delays are holds that share one clock, so that every breakpoint is an instant."""
+    first = delays[0]
+    return all(isinstance(d, Hold) and d.times is None and _same(d.tau, first.tau) for d in delays)
+
+
+def _samples_by_time(delays, starts, t0, slack):
+    """For each hold, where its sample was taken (see `Grid`), by the times of the breakpoints."""
     ages, times, from_past = [], [], []
-    index = xp.arange(starts.shape[0])
-    for hold in held:
-        instants = _instants(hold, starts, t0, slack, xp)
-        width = slack * xp.maximum(xp.abs(t0), xp.abs(instants))
-        times.append(xp.minimum(instants, t0))
-        before = instants < t0 - width
-        from_past.append(before if xp is jnp or before.any() else False)
-        if alone:
-            # The ring of knots starts filled with the state at t0, so looking further back than
-            # t0 finds that state too.
-            ages.append(hold.lag)
-        else:
-            ages.append(xp.maximum(index - _nearest(starts, instants, xp), 0))
+    index = np.arange(starts.shape[0])
+    for hold in (d for d in delays if isinstance(d, Hold)):
+        instants = _instants(hold, starts, t0, slack)
+        times.append(np.minimum(instants, t0))
+        before = instants < t0 - slack * np.maximum(np.abs(t0), np.abs(instants))
+        from_past.append(before if before.any() else False)
+        # The ring of knots starts filled with the state at t0, so looking further back than t0
+        # finds that state too.
+        age = np.maximum(index - _nearest(starts, instants), 0)
+        ages.append(hold.lag if _alone(delays) else age)
     return ages, times, from_past
 
 
-def _nearest(starts, instants, xp):
+def _nearest(starts, instants):
     """Which of the sorted `starts` is closest to each instant; of equal ones the first."""
-    after = xp.minimum(xp.searchsorted(starts, instants), starts.shape[0] - 1)
-    later, earlier = starts[after], starts[xp.maximum(after - 1, 0)]
-    closest = xp.where(instants - earlier <= later - instants, earlier, later)
-    return xp.searchsorted(starts, closest)
+    after = np.minimum(np.searchsorted(starts, instants), starts.shape[0] - 1)
+    later, earlier = starts[after], starts[np.maximum(after - 1, 0)]
+    closest = np.where(instants - earlier <= later - instants, earlier, later)
+    return np.searchsorted(starts, closest)
 
 
-def _instants(hold, starts, t0, slack, xp):
+def _instants(hold, starts, t0, slack):
     """The instant whose state `hold` holds, in each interval."""
     if hold.times is None:
-        return (_floor(starts / hold.tau, slack, xp) - hold.lag) * hold.tau
-    times = xp.asarray(hold.times)
-    gap = xp.min(xp.diff(times)) if times.shape[0] > 1 else 0.0
-    width = slack * xp.maximum(gap, xp.abs(starts))
-    index = xp.searchsorted(times, starts + width, side="right") - 1 - hold.lag
-    return xp.where(index >= 0, times[xp.maximum(index, 0)], t0)
+        return (_floor(starts / hold.tau, slack, np) - hold.lag) * hold.tau
+    times = np.asarray(hold.times)
+    gap = np.min(np.diff(times)) if times.shape[0] > 1 else 0.0
+    width = slack * np.maximum(gap, np.abs(starts))
+    index = np.searchsorted(times, starts + width, side="right") - 1 - hold.lag
+    return np.where(index >= 0, times[np.maximum(index, 0)], t0)
+
+
+def _samples_in_order(delays, clocks, inner, order, t0, slack):
+    """The same where something is traced: by the order of the breakpoints, each hold changing at
+    its own. Where instants of two clocks coincide the times do not tell them apart, but only one of
+    them moves with a traced period."""
+    owners = [np.full(np.size(c), number) for number, c in enumerate(inner)]
+    owner = jnp.asarray(np.concatenate([*owners, [len(inner)]]))[order]
+    index = jnp.arange(owner.shape[0])
+    ages, times, from_past = [], [], []
+    for hold, clock in zip((d for d in delays if isinstance(d, Hold)), clocks, strict=True):
+        # The first interval begins at t0, each other one at the end of that before it.
+        own = jnp.concatenate([jnp.array([False]), owner[:-1] == clock])
+        places = jnp.sort(jnp.where(own, index, owner.shape[0]))
+        sample = jnp.cumsum(own) - 1 - hold.lag  # the number of its instant; at or before t0: < 0
+        place = jnp.where(sample >= 0, places[jnp.maximum(sample, 0)], 0)
+        instants = _numbered(hold, sample, t0, slack)
+        times.append(jnp.minimum(instants, t0))
+        from_past.append(instants < t0 - slack * jnp.maximum(jnp.abs(t0), jnp.abs(instants)))
+        ages.append(hold.lag if _alone(delays) else index - place)
+    return ages, times, from_past
+
+
+def _numbered(hold, number, t0, slack):
+    """The instant of a traced hold that has this number; 0 is the first among the breakpoints."""
+    if hold.times is None:
+        return (_floor(t0 / hold.tau, slack, jnp) + 1 + number) * hold.tau
+    times = jnp.asarray(hold.times)
+    return jnp.where(number >= 0, times[jnp.clip(number, 0, times.shape[0] - 1)], t0)
 
 
 def _window(lag_taus, num_delays, starts, t1, slack, xp) -> int:

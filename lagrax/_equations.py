@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from ._delays import Delay, Hold, Lag, RealScalar, with_periods
 from ._gradients import Direct
 from ._regression import kinks_of, reach_of
-from ._series import Trajectory, Window, filled, interpolated
+from ._series import POINTS, Trajectory, Window, filled, interpolated
 from ._solve import solve
 
 # How far a learned period may move from where the scan has put it.
@@ -210,6 +210,8 @@ def _until(trajectory: Trajectory, last: int, reach: float) -> Trajectory:
     later may enter a prediction."""
     ts = trajectory.ts
     first = max(int(np.searchsorted(ts, ts[last] - reach)) - 8, 0)  # some more, to interpolate
+    measured = np.flatnonzero(~np.isnan(trajectory.ys[: last + 1]).all(axis=1))
+    first = min(first, int(measured[-POINTS:][0])) if len(measured) else first
     part = slice(first, last + 1)
     ys = trajectory.ys[part]
     return Trajectory(ts[part], ys, trajectory.us[part], _continued(trajectory, part))
@@ -243,15 +245,21 @@ def past_of(
     return points, interpolated(trajectory, points, kinks)
 
 
-def intervals_over(delays: Sequence[Delay], windows: Sequence[tuple[float, float]]) -> int | None:
-    """Enough for every window; None where no delay has a period."""
+def intervals_over(
+    delays: Sequence[Delay], windows: Sequence[tuple[float, float]], learned: bool
+) -> int | None:
+    """Enough for every window; None where no delay has a period. While periods are `learned` these
+    are the shortest, and longer ones may have their instants anywhere."""
     periodic = [d for d in delays if isinstance(d, Lag) or d.times is None]
     if not periodic:
         return None
     numbers = [1]
     for delay in periodic:
         tau = float(delay.tau)  # pyright: ignore[reportArgumentType]
-        numbers += [int(np.floor(b / tau) - np.floor(a / tau)) + 1 for a, b in windows]
+        if learned:
+            numbers += [int(np.ceil((b - a) / tau)) + 1 for a, b in windows]
+        else:
+            numbers += [int(np.floor(b / tau) - np.floor(a / tau)) + 1 for a, b in windows]
     return max(numbers)
 
 

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from ._delays import Delay, Hold, Lag, Learn, holds
 from ._longrun import LongRun, long_run_of, precisely, why_no_map
 from ._table import Table
+from ._windows import last_known
 from .identify import Forecast, Identifier
 from .selection import LEAST_SAMPLES, Selection, select_delays
 
@@ -88,7 +89,7 @@ def find(request: Request, table: Table) -> Fit:
     _say("Predicting, forecasting, and looking at the long run")
     predicted, first = _predicted(table, model)
     # As `Identifier.fit` holds it out.
-    held_out = int(np.floor((1 - model.validation) * (len(table.ts) - 1))) + 1
+    held_out = int(np.floor((1 - model.validation) * last_known(model.series_[-1]))) + 1
     found = Fit(
         request,
         table,
@@ -111,8 +112,16 @@ def times(table: Table, ts: np.ndarray) -> np.ndarray:
     """As the file has them: numbers, or dates, without an hour where none is needed."""
     if table.start is None:
         return ts
-    # Days as floats are off by nanoseconds.
-    dates = [table.start + datetime.timedelta(seconds=round(86400 * t, 3)) for t in ts.tolist()]
+    # Days as floats are off by nanoseconds, over decades by more.
+    digits = 6 if np.max(np.abs(ts), initial=0) < 1e4 else 3
+    try:
+        dates = [
+            table.start + datetime.timedelta(seconds=round(86400 * t, digits)) for t in ts.tolist()
+        ]
+    except OverflowError:
+        raise FitError(
+            f"{np.max(ts):g} days after {table.start} there is no date any more: forecast less far."
+        ) from None
     midnight = all(d.time() == datetime.time() and d.tzinfo is None for d in dates)
     return np.array([d.date().isoformat() if midnight else d.isoformat() for d in dates])
 
@@ -139,6 +148,7 @@ def _check(request: Request, table: Table) -> None:
     ):
         if value > most:
             raise FitError(f"--{name} {value}: expected at most {most:,}.")
+    times(table, table.ts[-1:] + gap_of(table) * request.forecast)  # whether there are such dates
     if request.lags is not None and request.hold is None and not request.select:
         raise FitError(f"--lags {request.lags} needs the period of the holds: add --hold TAU.")
     if request.learn_tau and request.hold is None and request.lag is None and not request.select:

@@ -40,8 +40,9 @@ class Checkpointed(eqx.Module):
 
     Choose it for training, and unless there is a reason for another one. The gradient is that of
     the computed solution, exact to rounding; accepted adaptive steps count as given. Memory: one
-    state an interval (and, with adaptive steps, `max_steps` numbers, their ends), and the steps of
-    a single interval.
+    state an interval (and, with adaptive steps, the times where they end, with room for `max_steps`
+    or, where there are many intervals, for four times their share of these, 1024 at least), and
+    the steps of a single interval.
     """
 
 
@@ -74,7 +75,8 @@ class Method(NamedTuple):
     max_steps: int
     constant: bool
     unroll: bool
-    room: int  # steps of each interval that are kept as dense output
+    record: bool  # whether the steps are kept as dense output
+    room: int  # how many adaptive steps an interval may take
     smooth: bool
 
 
@@ -93,7 +95,7 @@ def cross(
 
 def _equal_steps(interval, method: Method, gradient, pace):
     def run(interval):
-        return march(interval, method.stepper, method.steps, method.room > 0, method.unroll)
+        return march(interval, method.stepper, method.steps, method.record, method.unroll)
 
     if isinstance(gradient, Checkpointed):
         # prevent_cse guards against a hazard that cannot occur inside a scan, at a cost.
@@ -105,7 +107,7 @@ def _equal_steps(interval, method: Method, gradient, pace):
 def _forward(interval, method: Method, pace):
     """The interval without any gradient: its leg, the pace after it, the steps taken."""
     if method.steps is not None:
-        leg, result = march(interval, method.stepper, method.steps, method.room > 0, method.unroll)
+        leg, result = march(interval, method.stepper, method.steps, method.record, method.unroll)
         return leg, pace, None, result
     leg, pace, taken = pace_through(
         interval,
@@ -113,6 +115,7 @@ def _forward(interval, method: Method, pace):
         method.controller,
         pace,
         max_steps=method.max_steps,
+        record=method.record,
         room=method.room,
         smooth=method.smooth,
     )
@@ -127,13 +130,13 @@ def _adaptive_steps(interval, method: Method, gradient, pace):
         )
         _, pace, taken, result = _forward(still, method, pace)
         assert taken is not None
-        leg = replay(interval, method.stepper, taken, kind="bounded", record=method.room > 0)
+        leg = replay(interval, method.stepper, taken, kind="bounded", record=method.record)
         return leg, pace, result
 
     def backward(interval, kept, cotangent):
         taken, _ = kept
         return _pullback(
-            lambda i: replay(i, method.stepper, taken, kind="checkpointed", record=method.room > 0),
+            lambda i: replay(i, method.stepper, taken, kind="checkpointed", record=method.record),
             interval,
             cotangent,
         )
@@ -224,9 +227,27 @@ def _theorem_2(interval: Interval, method: Method, gradient: Adjoint, y1, cotang
     a, (field, args, prepared, start, moving_length), at_saves = jax.tree.map(
         lambda x: x * scale, answer
     )
+    # An interval of no length is not gone through, but its end still moves with its length.
+    moving_length += lax.cond(
+        interval.length == 0,
+        lambda: _at_no_length(interval, theta, cotangent),
+        lambda: jnp.zeros_like(moving_length),
+    )
     field_too, history = pull_prepared(prepared)
     field = jax.tree.map(jnp.add, field, field_too)
     return Interval(field, args, a, list(history), None, start, moving_length, at_saves)
+
+
+def _at_no_length(interval: Interval, theta: PyTree, cotangent: Leg) -> Array:
+    """The cotangent of the length where that is zero: a saved state moves with its fraction."""
+    field, args, prepared, start, _ = theta
+    slope = field.evaluate(start, interval.y, args, prepared)
+    total = cotangent.y
+    if interval.save_at.shape[0]:
+        share = lambda y, saves: y + jnp.tensordot(interval.save_at.astype(y.dtype), saves, axes=1)
+        total = jax.tree.map(share, total, cotangent.saves)
+    products = jax.tree.map(lambda c, d: jnp.sum(jnp.real(c * d)), total, slope)
+    return sum(jax.tree.leaves(products), jnp.zeros_like(interval.length))
 
 
 def _size(tree: PyTree[Array]) -> Array:
@@ -250,8 +271,13 @@ def _backwards(interval, method, gradient: Adjoint, field, slope_at, state, save
         if controller is None:
             count = jnp.maximum(1, jnp.ceil(method.steps * size / length)).astype(int)
             return stroll(piece, stepper, count), pace
+        most = method.max_steps
         leg, pace, _ = pace_through(
-            piece, stepper, controller, pace, max_steps=method.max_steps, room=0, smooth=False
+            *(piece, stepper, controller, pace),
+            max_steps=most,
+            record=False,
+            room=most,
+            smooth=False,
         )
         return leg.y, pace
 
@@ -277,7 +303,7 @@ def _backwards(interval, method, gradient: Adjoint, field, slope_at, state, save
     if pace is not None:
         # A backward pass that did not arrive must not pass for a gradient.
         lost = pace.result != RESULTS.successful
-        a, gathered = jax.tree.map(lambda x: jnp.where(lost, jnp.nan, x), (a, gathered))
+        return jax.tree.map(lambda x: jnp.where(lost, jnp.nan, x), (a, gathered, at_saves))
     return a, gathered, at_saves
 
 

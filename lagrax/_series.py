@@ -155,7 +155,9 @@ def interpolated(
     ts, ys = trajectory.ts[known], trajectory.filled[known]
     times = np.clip(times, ts[0], ts[-1])
     gap = np.clip(np.searchsorted(ts, times, side="right") - 1, 0, len(ts) - 2)
-    width = 1e-9 * (ts[-1] - ts[0])
+    # A sample this close to a kink is at it: a learned period has the digits of float32 only.
+    width = max(1e-9 * (ts[-1] - ts[0]), 1e-4 * float(np.diff(ts).min(initial=np.inf)))
+    width = width if np.isfinite(width) else 0.0
     edges = np.concatenate([[-np.inf], kinks, [np.inf]])
     side = np.searchsorted(edges, times, side="right")
     low = np.searchsorted(ts, edges[side - 1] - width)

@@ -98,7 +98,8 @@ class Solution(eqx.Module):
     dense: Records | None
 
     def evaluate(self, t: Real[ArrayLike, "..."]) -> PyTree[Array]:
-        """The state at time `t` (one time, or an array of them); NaN outside [t0, t1]."""
+        """The state at time `t` (one time, or an array of them); NaN outside [t0, t1], and after a
+        failure."""
         if self.dense is None:
             raise ValueError(
                 "This solution has no dense output, so it cannot be evaluated between the saved "
@@ -107,7 +108,8 @@ class Solution(eqx.Module):
         t = jnp.asarray(t, self.t0.dtype)
         if t.ndim > 0:
             return jax.vmap(self.evaluate)(t)
-        inside = within(t, self.t0, self.t1)
+        inside = within(t, self.t0, self.t1) & (self.result != RESULTS.intervals_too_few)
+        inside &= (t <= self.failed_at) | jnp.isnan(self.failed_at)
         # Not `clip`, whose derivative at an end is a half.
         t = jnp.where(t > self.t1, self.t1, jnp.where(t < self.t0, self.t0, t))
         return jax.tree.map(lambda y: jnp.where(inside, y, jnp.nan), self.dense.evaluate(t))

@@ -92,9 +92,9 @@ def solve(
     - `saveat`: as in diffrax. Build it outside `jit`: its times are then known beforehand, which is
       cheaper.
     - `gradient`: `Checkpointed()`, `Direct()` or `Adjoint()`.
-    - `max_steps`: at most this many adaptive steps, rejected ones included. With a `Lag`, or with
-      dense output, room for so many is kept, or, where there are many intervals, for four times
-      their share in each of them, 256 at least: lower it for large states.
+    - `max_steps`: at most this many adaptive steps, rejected ones included. Where there are many
+      intervals, each may take at most four times its share of them, or 1024. With a `Lag`, or with
+      dense output, room for so many steps is kept (for 256 at least): lower it for large states.
     - `throw`: raise where the solve fails; otherwise see `Solution.result`.
     - `progress_meter`: as in diffrax, moved on at every breakpoint.
 
@@ -114,8 +114,8 @@ def solve(
     controller = checked_controller(solver, stepsize_controller, dt0) if adaptive else None
     y0, past, dtype = checked_state(y0, t0)
     solver = with_tolerances(solver, controller, dtype)
-    gradient = checked_gradient(gradient, delays, solver, controller, dtype)
     check_saveat(saveat, t0, t1, dtype)
+    gradient = checked_gradient(gradient, delays, solver, controller, saveat, dtype)
     check_resolution(delays, t0, t1, dtype)
     if isinstance(fields, list) and intervals is None:
         intervals = len(fields)  # one for each, which is checked below
@@ -264,6 +264,7 @@ def _method(problem: _Problem, fields: list[Field], grid: Grid, places: Places) 
     steps_saved = any(sub.steps for sub in sub_saves(problem.saveat))
     jaxprs = [jaxpr_of(f, grid.starts[0], problem.y0, problem.args, problem.delays) for f in fields]
     has_lags = any(isinstance(d, Lag) for d in problem.delays)
+    record = bool(grid.window or steps_saved or problem.saveat.dense)
     return Method(
         stepper=stepper,
         controller=problem.controller,
@@ -271,18 +272,26 @@ def _method(problem: _Problem, fields: list[Field], grid: Grid, places: Places) 
         max_steps=problem.max_steps,
         constant=not has_lags and all(is_constant(j) for j in jaxprs),
         unroll=_unrolls(problem.steps, stepper) and all(has_products(j) for j in jaxprs),
-        room=_room(problem, grid) if grid.window or steps_saved or problem.saveat.dense else 0,
-        smooth=not any(isinstance(d, Hold) for d in problem.delays) and len(fields) == 1,
+        record=record,
+        room=_room(problem, grid, record),
+        smooth=_smooth(problem, has_lags) and len(fields) == 1,
     )
 
 
-def _room(problem: _Problem, grid: Grid) -> int:
-    """How many steps of each interval are kept as dense output. One interval may take all of
-    `max_steps`; of many, one that takes many times its share is given up, so that the others need
-    not keep room for as many."""
+def _smooth(problem: _Problem, has_lags: bool) -> bool:
+    """Whether the field is continuous at breakpoints: not where a held state changes, nor where a
+    lag passes t0 and the given past may jump to y0."""
+    jumps = has_lags and problem.past is not None
+    return not jumps and not any(isinstance(d, Hold) for d in problem.delays)
+
+
+def _room(problem: _Problem, grid: Grid, record: bool) -> int:
+    """How many steps an interval may take: with a record all of these are kept, without one their
+    ends, for the gradient. One interval may take all of `max_steps`; of many, one that takes many
+    times its share is given up, so that the others need not keep room for as many."""
     if problem.steps is not None:
         return problem.steps
-    return min(problem.max_steps, max(256, 4 * problem.max_steps // grid.num))
+    return min(problem.max_steps, max(256 if record else 1024, 4 * problem.max_steps // grid.num))
 
 
 def _unrolls(steps: int | None, stepper: Stepper, intervals: int = 1) -> bool:
@@ -390,7 +399,7 @@ def _cross(problem: _Problem, method: Method, grid: Grid, interval, carry: _Carr
         jnp.where(failed, t, carry.failed_at),
         problem.meter.step(carry.meter, (row.number + 1) / grid.num),
     )
-    return carry, (leg.y, _finite(leg.y), leg.saves, leg.record if method.room else None)
+    return carry, (leg.y, _finite(leg.y), leg.saves, leg.record if method.record else None)
 
 
 def _finite(y: PyTree) -> Array:
@@ -474,7 +483,7 @@ def _stats(problem: _Problem, method: Method, grid: Grid, places: Places, carry:
         accepted, rejected, evaluations = n, 0, n
     elif method.steps is not None:
         accepted, rejected = n * method.steps, 0
-        cost = method.stepper.evaluations(method.room > 0 or places.save_at.shape[1] > 0)
+        cost = method.stepper.evaluations(method.record or places.save_at.shape[1] > 0)
         evaluations = None if cost is None else n * (cost[0] + method.steps * cost[1])
     else:
         assert carry.pace is not None
@@ -500,14 +509,23 @@ def _thrown(solution: Solution) -> Solution:
     failed = result != RESULTS.successful
     if is_traced(failed):
         # Inside jit the time is not known when the message is written.
-        ys, knots = result.error_if((solution.ys, solution.knots), failed)
-        return dataclasses.replace(solution, ys=ys, knots=knots)
+        ys, knots, dense = result.error_if((solution.ys, solution.knots, solution.dense), failed)
+        return dataclasses.replace(solution, ys=ys, knots=knots, dense=dense)
     if failed:
         where = f" It failed at t = {float(solution.failed_at):g}."
         if result == RESULTS.max_steps_reached:
-            where += (
-                " If more do not take it further, the solution is infinite there. (Where there is "
-                "a Lag, or all steps are saved, an interval may take at most four times its share.)"
-            )
+            where += _why_more(solution.stats["num_intervals"], solution.stats["max_steps"])
         raise SolveError(f"{RESULTS[result]}{where if jnp.isfinite(solution.failed_at) else ''}")
     return solution
+
+
+def _why_more(intervals: int, max_steps: int) -> str:
+    if intervals > max_steps // 2:
+        return (
+            f" The delays make {intervals:,} intervals, and each of these takes a step at least: "
+            f"give max_steps={max(8 * intervals, 2 * max_steps)}."
+        )
+    return (
+        " If more do not take it further, the solution is infinite there. (Where there are many "
+        "intervals, one may take at most four times its share.)"
+    )

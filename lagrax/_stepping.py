@@ -37,22 +37,28 @@ class Past(eqx.Module):
 
     def __call__(self, t: Real[Array, ""], right: Bool[Array, ""]) -> list[State]:
         """The lagged states at time t. `right` says that t begins an interval, so that of the two
-        derivatives at a kink the right-hand one is meant."""
+        derivatives at a kink, or the two values where the past jumps to `y0`, the right-hand one is
+        meant."""
         return [self._at(t - tau, tau, right) for tau in self.taus]
 
     def _at(self, t: Real[Array, ""], tau: Real[Array, ""], right: Bool[Array, ""]) -> State:
         rounding = 32 * jnp.finfo(t.dtype).eps * jnp.maximum(tau, jnp.abs(self.t0))
-        # Rounding alone must not ask the initial function for a time after t0. Some implicit
-        # methods do look beyond the end of a step, though, and the first interval has no records.
-        # (And where, not minimum, which shares out the gradient where t is t0.)
-        after_by_rounding = (t > self.t0) & (t <= self.t0 + rounding)
+        # Rounding alone must not decide on which side of t0 the initial function is asked. (Some
+        # implicit methods do look beyond the end of a step, and the first interval has no records.)
+        near = jnp.abs(t - self.t0) <= rounding
+        time = jnp.where(near, self._beside_t0(right) + t - lax.stop_gradient(t), t)
         if self.records is None:
-            return self.initial(jnp.where(after_by_rounding, self.t0, t))
+            return self.initial(time)
         first = self.records.ts[-1, 0] < self.t0
         early = first | (t <= self.t0 + rounding)
-        before = self.initial(jnp.where(early & ~after_by_rounding, t, self.t0))
+        before = self.initial(jnp.where(early, time, self.t0))
         after = self.records.evaluate(jnp.where(early, self.t0, t), right)
         return jax.tree.map(lambda b, a: jnp.where(early, b, a), before, after)
+
+    def _beside_t0(self, right: Bool[Array, ""]) -> Real[Array, ""]:
+        """t0, or just before it, where the past has not yet jumped to y0."""
+        t0, numbers = lax.stop_gradient(self.t0), jnp.finfo(self.t0.dtype)
+        return jnp.where(right, t0, t0 - jnp.maximum(numbers.eps * jnp.abs(t0), numbers.tiny))
 
 
 class Interval(eqx.Module):
@@ -189,9 +195,10 @@ Stepper = ExplicitRungeKutta | AnySolver
 
 
 def make_stepper(solver: diffrax.AbstractSolver) -> Stepper:
-    return (
-        ExplicitRungeKutta(solver) if isinstance(solver, diffrax.AbstractERK) else AnySolver(solver)
-    )
+    # A wrapped one, such as HalfSolver(Heun()), is an AbstractERK too, and steps in its own way.
+    if isinstance(solver, diffrax.AbstractERK) and hasattr(solver, "tableau"):
+        return ExplicitRungeKutta(solver)
+    return AnySolver(solver)
 
 
 def _term(f: VectorField) -> diffrax.ODETerm:
@@ -386,12 +393,13 @@ def pace_through(
     pace: Pace,
     *,
     max_steps: int,
+    record: bool,
     room: int,
     smooth: bool,
 ) -> tuple[Leg, Pace, Taken]:
-    """Adaptive steps. `smooth` says that the field is continuous where the interval begins, so
-    that the last slope is still valid; `room` how many steps' dense output can be kept, 0 that none
-    is wanted."""
+    """Adaptive steps, at most `room` of them here and `max_steps` in all. `smooth` says that the
+    field is continuous where the interval begins, so that the last slope is still valid; `record`
+    that dense output is wanted."""
     f = interval.vector_field()
     begun = pace.accepted
     slope = pace.slope if smooth else stepper.begin(f, interval.start, pace.dt, interval.y)
@@ -405,16 +413,15 @@ def pace_through(
         slope=slope,
         pace=pace,
         saves=_initial_saves(interval),
-        fractions=jnp.zeros((room or max_steps) + 1, t.dtype),
-        infos=empty_infos(stepper, t, y, (room,)) if room else None,
+        fractions=jnp.zeros(room + 1, t.dtype),
+        infos=empty_infos(stepper, t, y, (room,)) if record else None,
     )
     advance = _make_advance(interval, f, stepper, controller, clip, begun)
 
     def going(travel):
         pace = travel.pace
         spent = pace.accepted + pace.rejected >= max_steps
-        if room:
-            spent |= pace.accepted - begun >= room
+        spent |= pace.accepted - begun >= room
         return (travel.t < end) & (pace.result == RESULTS.successful) & ~spent
 
     travel = eqxi.while_loop(going, advance, travel, kind="lax", buffers=_buffers)
@@ -500,7 +507,7 @@ def _save_step(stepper, saves, save_at, begin, end, info, keep):
     """Writes the states saved within one step, which goes from fraction `begin` to `end`."""
     if saves is None:
         return None
-    within = (save_at > begin) & (save_at <= end) & keep
+    within = (save_at >= begin) & (save_at <= end) & keep
     # Outside the step the polynomial may overflow; there it is not looked at.
     places = jnp.where(within, save_at, begin)
     values = jax.vmap(stepper.interpolation(t0=begin, t1=end, **info).evaluate)(places)

@@ -22,6 +22,7 @@ from ._files import read_whole, write_atomically
 LEAST_ROWS = 10
 _MISSING = {"", "na", "n/a", "#n/a", "nan", "null", "none"}
 _DELIMITERS = ",;\t"
+DECIMALS = "write decimals with a point, and nothing between thousands"
 
 
 class TableError(ValueError):
@@ -33,7 +34,7 @@ class Table:
     """Measured values over time; NaN where one is missing.
 
     `ts` are numbers as in the file, or, where the file has dates, days since the first of them,
-    which is `start`.
+    which is `start`. `left_out` are the columns that were not asked for and hold no numbers.
     """
 
     time_name: str
@@ -43,6 +44,7 @@ class Table:
     input_names: tuple[str, ...]
     inputs: Float64[np.ndarray, "n k"]
     start: datetime.datetime | None = None
+    left_out: tuple[str, ...] = ()
 
     @property
     def unit(self) -> str | None:
@@ -73,8 +75,10 @@ def read_table(
             f"{path} has too few rows of values: {len(sheet.cells)}; expected at least "
             f"{LEAST_ROWS}: measure for longer, or more often."
         )
+    left_out = []
     if columns is None:
-        names = [name for name in names if not _is_text(sheet.column(name))]
+        left_out = [name for name in names if _is_text(sheet.column(name))]
+        names = [name for name in names if name not in left_out]
     if not names:
         raise TableError(
             f"{path} has no column of numbers besides {_listed([time, *inputs])}; expected one at "
@@ -89,6 +93,7 @@ def read_table(
         input_names=tuple(inputs),
         inputs=np.reshape([_input(sheet, name) for name in inputs], (len(inputs), len(ts))).T,
         start=start,
+        left_out=tuple(left_out),
     )
 
 
@@ -194,6 +199,8 @@ def _text(path: Path) -> str:
 def _records(path: Path, text: str) -> list[tuple[int, list[str]]]:
     """The rows that hold something, the header first, with their numbers."""
     records = []
+    # What spreadsheets write in front to say which delimiter they took.
+    text = re.sub(r"\A\s*\"?sep=.\"?[ \t]*\r?\n", "\n", text)
     try:
         delimiter = max(_DELIMITERS, key=lambda delimiter: _fitness(text, delimiter))
         for record in _rows(text, delimiter, strict=True):
@@ -305,7 +312,7 @@ def _value(sheet: _Sheet, index: int, name: str, cell: str) -> float:
     if number is None:
         advice = "correct it, empty it, or choose columns without this one"
         if _has_decimal_comma(cell):
-            advice = "write decimals with a point"
+            advice = DECIMALS
         raise sheet.wrong(index, name, f"{cell!r:.60} is no number; expected one: {advice}.")
     if math.isinf(number):
         raise sheet.wrong(
@@ -335,7 +342,7 @@ def _times(sheet: _Sheet, name: str) -> tuple[Float64[np.ndarray, " n"], datetim
     """Numbers, or days since the first date and that date."""
     cells = sheet.column(name)
     start = None
-    if _date(cells[0]) is None:
+    if _date(cells[0]) is None and not _are_compact_dates(cells):
         ts = np.array([_instant(sheet, index, name, cell) for index, cell in enumerate(cells)])
     else:
         dates = _dates(sheet, name, cells)
@@ -349,7 +356,11 @@ def _times(sheet: _Sheet, name: str) -> tuple[Float64[np.ndarray, " n"], datetim
         if ts[index] == ts[index - 1]:
             what, advice = f"repeats {before}", "keep one of the rows, or their mean"
         else:
-            what, advice = f"comes after {before}", "sort the rows by this column"
+            what = f"comes after {before}"
+            advice = (
+                "sort the rows by this column, or, where another series begins here, give each its "
+                "own table"
+            )
         raise sheet.wrong(
             index, name, f"the time {cells[index]!r} {what}; expected increasing times: {advice}."
         )
@@ -362,7 +373,7 @@ def _instant(sheet: _Sheet, index: int, name: str, cell: str) -> float:
         got = "the time is missing" if _is_missing(cell) else f"{cell!r:.60} is no time"
         advice = "correct it, remove the row, or name another column as the time"
         if _has_decimal_comma(cell):
-            advice = "write decimals with a point"
+            advice = DECIMALS
         or_a_date = "" if index else " or an ISO date (2024-01-31)"
         raise sheet.wrong(index, name, f"{got}; expected a finite number{or_a_date}: {advice}.")
     return number
@@ -370,8 +381,9 @@ def _instant(sheet: _Sheet, index: int, name: str, cell: str) -> float:
 
 def _dates(sheet: _Sheet, name: str, cells: Sequence[str]) -> list[datetime.datetime]:
     dates: list[datetime.datetime] = []
+    read = _iso if _are_compact_dates(cells) else _date
     for index, cell in enumerate(cells):
-        date = _date(cell)
+        date = read(cell)
         if date is None:
             got = "the date is missing" if _is_missing(cell) else f"{cell!r:.60} is no date"
             raise sheet.wrong(
@@ -409,19 +421,27 @@ def _number(cell: str) -> float | None:
 
 
 def _has_decimal_comma(cell: str) -> bool:
-    return re.fullmatch(r"[+-]?\d*,\d+", cell) is not None
+    """As in 1,5 and 1.234,5 and 1,5E-3."""
+    return re.fullmatch(r"[+-]?(\d*|\d{1,3}(\.\d{3})+),\d+([eE][+-]?\d+)?", cell) is not None
 
 
 def _date(cell: str) -> datetime.datetime | None:
     """An ISO date, with a time or without; a month is its first day. Numbers are no dates."""
     if _number(cell) is not None:
         return None
+    return _iso(f"{cell}-01" if re.fullmatch(r"\d{4}-\d\d", cell) else cell)
+
+
+def _iso(text: str) -> datetime.datetime | None:
     try:
-        return datetime.datetime.fromisoformat(
-            f"{cell}-01" if re.fullmatch(r"\d{4}-\d\d", cell) else cell
-        )
+        return datetime.datetime.fromisoformat(text)
     except ValueError:
         return None
+
+
+def _are_compact_dates(cells: Sequence[str]) -> bool:
+    """Whether all of them are like 20240131: as numbers they would skip from month to month."""
+    return all(re.fullmatch(r"(19|20)\d{6}", c) and _iso(c) is not None for c in cells)
 
 
 def _looks_measured(cell: str) -> bool:

@@ -19,13 +19,26 @@ def default_window(trajectories: Sequence[Trajectory], delays: Sequence[Delay]) 
     return max(1, min(wanted, min(len(t.ts) for t in trajectories) // 4 + 1))
 
 
+def first_known(trajectory: Trajectory) -> int:
+    """The first sample from which on every state has been measured."""
+    return int(np.argmax(~np.isnan(trajectory.ys), axis=0).max())
+
+
+def last_known(trajectory: Trajectory) -> int:
+    """The last sample up to which every state was measured."""
+    return len(trajectory.ts) - 1 - int(np.argmax(~np.isnan(trajectory.ys[::-1]), axis=0).max())
+
+
 def divided(
     trajectories: Sequence[Trajectory], window: int, delays: Sequence[Delay], share: float
 ) -> tuple[list[Window], list[Window]]:
-    """Windows to learn from, and held-out ones behind them."""
+    """Windows to learn from, and held-out ones behind them. What comes after the last value of a
+    state is left out."""
+    trajectories = [Trajectory(*(part[: last_known(t) + 1] for part in t)) for t in trajectories]
     step = max(1, window // 4)
     total = sum(max(len(t.ts) - 1 - window, 0) // step + 1 for t in trajectories)
     windows = cut(trajectories, window, reach_of(delays), step * -(-total // MOST_WINDOWS))
+    windows = _from_measured(trajectories, windows)
     windows = [w for w in windows if _has_instants(trajectories[w.trajectory], w.first, delays)]
     ends = [(1 - share) * (len(t.ts) - 1) for t in trajectories]
     learning = [w for w in windows if w.last <= ends[w.trajectory]]
@@ -46,6 +59,23 @@ def divided(
     alone = {w.trajectory for w in [*learning, *testing]}
     learning += [w for w in windows if w.trajectory not in alone]
     return learning, testing[:: -(-len(testing) // 256)]
+
+
+def _from_measured(trajectories: Sequence[Trajectory], windows: list[Window]) -> list[Window]:
+    """Windows whose first sample is measured, moved there where it is not, and whose others are not
+    all missing. Where no sample has all its states, they stay as they are."""
+    found: dict[Window, None] = {}
+    for w in windows:
+        ys = trajectories[w.trajectory].ys
+        measured = np.flatnonzero(~np.isnan(ys).any(axis=1))
+        first = w.first
+        if measured.size:
+            place = np.searchsorted(measured, w.first)
+            first = int(measured[place]) if place < len(measured) else len(ys)
+        moved = Window(w.trajectory, first, w.last + first - w.first)
+        if moved.last < len(ys) and not np.isnan(ys[first + 1 : moved.last + 1]).all():
+            found[moved] = None
+    return list(found)
 
 
 def _has_instants(trajectory: Trajectory, first: int, delays: Sequence[Delay]) -> bool:

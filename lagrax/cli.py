@@ -190,8 +190,9 @@ def reproduce(
         raise _bad(f"No experiment {name!r}; there are {', '.join(EXPERIMENTS)}, images, all.")
     if name != "images" and given:
         raise _bad(f"--{next(iter(given))} is for images alone: leave it out with {name}.")
-    for package in ("matplotlib.figure", "plotly.offline"):
-        _machine.load(package)  # Its absence is said before hours of training, not after.
+    # Their absence is said before hours of training, not after.
+    _machine.load("matplotlib.figure")
+    _machine.load("plotly.offline")
     with _saying_how_to_continue(resume):
         if name == "images":
             folders, failed = _images(out, quick, seeds, given, options)

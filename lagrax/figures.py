@@ -612,6 +612,12 @@ def _plotly_layout(panel: Panel, x_range: Range | None, y_range: Range | None) -
 
 
 def _rounded(values: Values) -> list[float | None]:
-    """Five significant digits; none where a value is not finite."""
-    rounded = [float(f"{value:.5g}") for value in np.asarray(values, float).tolist()]
+    """Five significant digits, more where all values are alike in the first ones; none where a
+    value is not finite."""
+    array = np.asarray(values, float)
+    finite = array[np.isfinite(array)]
+    spread = np.ptp(finite) if finite.size else 0.0
+    alike = np.log10(np.abs(finite).max() / spread) if spread > 0 else 0.0
+    digits = 5 + min(12, max(0, math.ceil(alike)))
+    rounded = [float(f"{value:.{digits}g}") for value in array.tolist()]
     return [value if math.isfinite(value) else None for value in rounded]

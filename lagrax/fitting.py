@@ -94,6 +94,7 @@ def _summary(found: Fit) -> dict[str, Any]:
         "command": "fit",
         "columns": list(found.table.names),
         "inputs": list(found.table.input_names),
+        "left_out": list(found.table.left_out),
         "equations": found.equations,
         "delays": [_described(d) for d in model.delays_],
         "periods": model.periods_,
@@ -131,8 +132,18 @@ def _described(delay: Delay) -> dict[str, Any]:
     return found | ({"lag": delay.lag} if isinstance(delay, Hold) else {})
 
 
+def _read(table: Table) -> str:
+    """What was taken from the file for what."""
+    since = f", in days since {times(table, np.zeros(1))[0]}" if table.start else ""
+    parts = [f"Time: {table.time_name}{since}", f"states: {', '.join(table.names)}"]
+    parts += [f"inputs: {', '.join(table.input_names)}"] if table.input_names else []
+    parts += [f"left out (no numbers): {', '.join(table.left_out)}"] if table.left_out else []
+    return f"{'; '.join(parts)}."
+
+
 def _told(found: Fit) -> list[str]:
-    lines = [str(found.selection)] if found.selection else []
+    lines = [_read(found.table)]
+    lines += [str(found.selection)] if found.selection else []
     lines += found.equations
     if found.model.periods_:
         lines.append(f"Learned period: {', '.join(f'{p:.6g}' for p in found.model.periods_)}")

@@ -70,7 +70,7 @@ from ._regression import (
 )
 from ._runs import Damaged, load_arrays, save_checkpoint
 from ._series import Trajectory, Window, as_trajectories, cut, gap_of, is_several
-from ._windows import default_window, divided, drawn_windows, first_instant
+from ._windows import default_window, divided, drawn_windows, first_instant, first_known, last_known
 from .selection import check_sampling, find_periods, make_task
 from .training import Series, train
 
@@ -276,7 +276,7 @@ class Identifier:
         return Setting(
             list(self.delays),
             self._periods,
-            intervals_over(self._smallest(), spans),
+            intervals_over(self._smallest(), spans, bool(self._periods)),
             self.steps or steps_between(found, gap_of(self._shifted), span, inputs),
             self.solver,
             inputs,
@@ -363,7 +363,8 @@ class Identifier:
         return Errors(self._setting, jnp.asarray(self._scale, float))
 
     def _finish(self, members: PyTree, held: Row) -> None:
-        self._members, self._number = members, len(jax.tree.leaves(members)[0])
+        self._members = members
+        self._number = len(jax.tree.leaves(eqx.filter(members, eqx.is_array))[0])
         first = member_of(members, 0)
         self.equation_ = first.field
         self.delays_ = [_plain(d) for d in self._setting.learned(first)]
@@ -377,8 +378,14 @@ class Identifier:
         self.steps_ = self._setting.steps
         predicted = np.asarray(mean_of(self._members, self._setting, _as_arrays(held)))
         weights = held.weights
+        unseen = np.flatnonzero(weights.sum(axis=(0, 1)) == 0)
+        if unseen.size:
+            raise IdentifyError(
+                f"Column {unseen[0]} of ys was not measured in the part that is held out, so its "
+                "error cannot be told. Give a larger `validation`, or leave the column out."
+            )
         square = np.where(weights > 0, (predicted - held.ys) ** 2, 0.0)
-        self.error_ = np.sqrt(square.sum(axis=(0, 1)) / np.maximum(weights.sum(axis=(0, 1)), 1))
+        self.error_ = np.sqrt(square.sum(axis=(0, 1)) / weights.sum(axis=(0, 1)))
         if not np.all(np.isfinite(self.error_)):
             raise IdentifyError(
                 "The learned equation does not stay finite over held-out windows. Use a shorter "
@@ -441,8 +448,8 @@ class Identifier:
         return max(4, int(np.ceil((ts[-1] - ts[0]) / (2 * gap))))
 
     def _intervals_for(self, ts: np.ndarray) -> int | None:
-        smallest = self._smallest()
-        return intervals_over(smallest, [(float(ts[0]), float(ts[-1]))])
+        span = (float(ts[0]), float(ts[-1]))
+        return intervals_over(self._smallest(), [span], bool(self._periods))
 
     def predict(
         self, ts: Any, ys: Any, inputs: Any = None, *, horizon: int | None = None
@@ -475,7 +482,7 @@ class Identifier:
         rows = make_rows([shifted], windows, self.delays_)
         longest = max(_spans(rows), key=lambda span: span[1] - span[0])
         setting = self._setting._replace(
-            intervals=intervals_over(self._smallest(), _spans(rows)),
+            intervals=intervals_over(self._smallest(), _spans(rows), bool(self._periods)),
             steps=self._steps_for(np.array(longest)),
         )
         ys = np.asarray(mean_of(self._members, setting, _as_arrays(rows)))
@@ -489,8 +496,8 @@ class Identifier:
         ts = trajectory.ts
         reach = reach_of([d for d in self.delays_ if d.tau is not None])
         known = max(ts[0] + reach, first_instant(self.delays_))
-        first = int(np.searchsorted(ts, known))
-        return first if 2 * first < len(ts) else 0
+        first = max(int(np.searchsorted(ts, known)), first_known(trajectory))
+        return first if 2 * first < len(ts) else first_known(trajectory)
 
     def score(
         self,
@@ -534,9 +541,15 @@ class Identifier:
                 f"forecast got ts={ts}; expected increasing times after the end of the series, "
                 f"{series.ts[-1]:g}."
             )
-        whole = np.concatenate([series.ts[-1:], ts])
-        past = _past(*past_of(self._shifted[-1], self.delays_))
-        runs = self._simulated(whole, past, inputs)[:, 1:]
+        # Where the last values are missing, from the last time at which all states were known.
+        known = last_known(series)
+        whole = np.concatenate([series.ts[known:], ts])
+        rows = "one row for the end of the series and one for each time"
+        us = self._checked_inputs(inputs, len(ts) + 1, rows)
+        us = np.concatenate([series.us[known:-1], us])
+        measured = Trajectory(*(part[: known + 1] for part in self._shifted[-1]))
+        past = _past(*past_of(measured, self.delays_))
+        runs = self._simulated(whole, past, us)[:, len(series.ts) - known :]
         mean, spread = runs.mean(axis=0), runs.std(axis=0)
         width = 2 * np.sqrt(spread**2 + self.error_**2)
         lines = (mean, mean - width, mean + width)
@@ -635,14 +648,14 @@ class Identifier:
                 f"{expected[0]} and {expected[1]}."
             )
 
-    def _checked_inputs(self, inputs: Any, times: int) -> np.ndarray:
+    def _checked_inputs(
+        self, inputs: Any, times: int, rows: str = "one row for each time"
+    ) -> np.ndarray:
         width = self.series_[0].us.shape[1]
         us = np.zeros((times, 0)) if inputs is None else np.asarray(inputs, float)
         us = us[:, None] if us.ndim == 1 else us
         if us.shape != (times, width):
-            raise ValueError(
-                f"Got inputs of shape {us.shape}; expected {(times, width)}, one row for each time."
-            )
+            raise ValueError(f"Got inputs of shape {us.shape}; expected {(times, width)}, {rows}.")
         return us
 
     def _checked_state(self, y0: Any) -> np.ndarray:
@@ -660,14 +673,29 @@ class Identifier:
 
 def _check_precision(trajectories: Sequence[Trajectory], origin: float) -> None:
     dtype = jnp.zeros(()).dtype
+    eps = float(jnp.finfo(dtype).eps)
+    more_digits = (
+        'call jax.config.update("jax_enable_x64", True) first (for the command: set '
+        "JAX_ENABLE_X64=1 in its environment)."
+    )
     for t in trajectories:
         kept, gap = (t.ts - origin).astype(dtype), np.median(np.diff(t.ts))
-        if np.any(np.diff(kept) <= 0) or np.abs(kept).max() * jnp.finfo(dtype).eps * 100 > gap:
+        if np.any(np.diff(kept) <= 0) or np.abs(kept).max() * eps * 100 > gap:
             raise ValueError(
                 f"The times go up to {np.abs(t.ts).max():g} and are {gap:g} apart: too many digits "
-                f"for {dtype}. Count time from the start of the series, or call "
-                'jax.config.update("jax_enable_x64", True) first.'
+                f"for {dtype}. Count time from the start of the series in a longer unit, or "
+                f"{more_digits}"
             )
+    states = np.concatenate([t.filled for t in trajectories])
+    largest, spread = np.abs(states).max(axis=0), states.std(axis=0)
+    lost = np.flatnonzero((largest * eps * 1000 > spread) & (spread > 0))
+    if lost.size:
+        i = lost[0]
+        raise ValueError(
+            f"Column {i} of ys goes up to {largest[i]:g} and varies by {spread[i]:.3g} only: too "
+            f"many digits for {dtype}. Subtract its mean ({states[:, i].mean():g}), or "
+            f"{more_digits}"
+        )
 
 
 def _check_arguments(model: Identifier) -> None:
@@ -849,7 +877,7 @@ def _restored(
 def _check_effort(model: Identifier, found: list[Delay], steps: Any) -> None:
     """What a file says may take any time and memory."""
     spans = [(float(t.ts[0]), float(t.ts[-1])) for t in model._shifted]
-    intervals = intervals_over(found, spans) or 0
+    intervals = intervals_over(found, spans, True) or 0
     lags = [d.lag for d in found if isinstance(d, Hold)]
     for name, value in (("steps", steps), ("intervals", intervals), ("lag", max(lags, default=0))):
         if not is_whole(value) or value > MOST_STEPS:

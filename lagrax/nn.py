@@ -568,7 +568,8 @@ class Flow(eqx.Module):
 
     - `field`: `MLP`, `Conv` or any `f(t, y, args, *, history)`; a list of them has one for each
       interval between knots.
-    - `delays`: as in `lagrax.solve`. A `tau` given as an array is a parameter to train.
+    - `delays`: as in `lagrax.solve`. A `tau` given as an array of JAX's is a parameter to train,
+      one where several delays share it, and so are such `times`.
     - `T`: the final time.
     - `augment`: so many zero channels are put behind those of the input, see `Augment`.
     - `intervals`: as in `lagrax.solve`, needed where `tau` is trained.
@@ -579,8 +580,8 @@ class Flow(eqx.Module):
 
     field: Callable | list[Callable]
     augment: Augment
-    _arrays: PyTree
-    _static: PyTree = eqx.field(static=True)
+    _arrays: list[Array]
+    _static: "_Rest" = eqx.field(static=True)
 
     def __init__(
         self,
@@ -604,7 +605,7 @@ class Flow(eqx.Module):
             tuple(delays), intervals, solver, stepsize_controller, steps, gradient, max_steps, throw
         )
         # Split, so that every leaf is an array and a model passes through jax.jit without a filter.
-        self._arrays, self._static = eqx.partition((T, options), _is_any_array)
+        self._arrays, self._static = _split((T, options))
 
     def __call__(
         self, x: Shaped[ArrayLike, "..."], *, key: PRNGKeyArray | None = None
@@ -628,7 +629,7 @@ class Flow(eqx.Module):
         `x` is the state at `t0`, or a function of time, the past for t <= t0. `args` go to the
         field, `saveat` and `intervals` are those of `lagrax.solve`.
         """
-        T, options = eqx.combine(self._arrays, self._static)
+        T, options = self._static.combined(self._arrays)
         if intervals is not None:
             options = options._replace(intervals=intervals)
         return solve(
@@ -642,8 +643,45 @@ class Flow(eqx.Module):
         )
 
 
-def _is_any_array(x: Any) -> bool:
-    return isinstance(x, (jax.Array, np.ndarray))
+class _Fixed:
+    """A NumPy array that is not to be trained, such as the instants of a `Hold`, as a constant of
+    compiled programs."""
+
+    def __init__(self, array: np.ndarray):
+        self.array = array
+
+    def __eq__(self, other: Any) -> bool:
+        return isinstance(other, _Fixed) and np.array_equal(self.array, other.array)
+
+    def __hash__(self) -> int:
+        return hash(self.array.tobytes())
+
+
+class _Rest(NamedTuple):
+    """What is left of a tree without its arrays; `places` says where each of them stood."""
+
+    structure: Any
+    leaves: tuple[Any, ...]
+    places: tuple[int | None, ...]
+
+    def combined(self, arrays: list[Array]) -> Any:
+        leaves = [x.array if isinstance(x, _Fixed) else x for x in self.leaves]
+        pairs = zip(leaves, self.places, strict=True)
+        return jax.tree.unflatten(
+            self.structure, [x if place is None else arrays[place] for x, place in pairs]
+        )
+
+
+def _split(tree: PyTree) -> tuple[list[Array], _Rest]:
+    """The arrays of JAX's, and the rest. One that stands in several places, as the period of
+    `holds(tau, 2)` does, is one parameter."""
+    leaves, structure = jax.tree.flatten(tree)
+    arrays = {id(x): x for x in leaves if isinstance(x, jax.Array)}
+    number = {key: i for i, key in enumerate(arrays)}
+    places = tuple(number.get(id(x)) for x in leaves)
+    fixed = [_Fixed(x) if isinstance(x, np.ndarray) else x for x in leaves]
+    rest = tuple(None if isinstance(x, jax.Array) else x for x in fixed)
+    return list(arrays.values()), _Rest(structure, rest, places)
 
 
 class AbstractLayer(eqx.Module):

@@ -129,6 +129,16 @@ CASES = {
     "no steps": (lambda: solve(steps=0), ValueError, ["steps=0", "at least 1"]),
     "steps negative": (lambda: solve(steps=-3), ValueError, ["steps=-3"]),
     "steps fractional": (lambda: solve(steps=2.5), ValueError, ["steps=2.5", "whole number"]),
+    "adjoint dense": (
+        lambda: solve(gradient=Adjoint(), saveat=diffrax.SaveAt(dense=True)),
+        ValueError,
+        ["dense output", "Checkpointed()"],
+    ),
+    "adjoint steps": (
+        lambda: solve(gradient=Adjoint(), saveat=diffrax.SaveAt(steps=True)),
+        ValueError,
+        ["all steps", "SaveAt(ts=...)"],
+    ),
     "max_steps zero": (lambda: solve(max_steps=0), ValueError, ["max_steps=0"]),
     "solver a class": (lambda: solve(solver=diffrax.Tsit5), TypeError, ["Tsit5()"]),
     "solver a string": (lambda: solve(solver="tsit5"), TypeError, ["'tsit5'", "diffrax"]),
@@ -306,9 +316,41 @@ def test_after_a_failure_there_are_no_states():
     assert np.isnan(sol.knots.ys[1:]).all()
 
 
+def test_after_a_failure_there_is_no_dense_output():
+    explode = lambda t, y, args: y**2
+    dense = {"saveat": diffrax.SaveAt(dense=True), "throw": False}
+    sol = lagrax.solve(explode, 0.0, 3.0, 1.0, **dense)
+    found = sol.evaluate(jnp.array([0.5, 1.5, 3.0]))
+    assert found[0] == pytest.approx(2.0, rel=1e-3)
+    assert np.isnan(found[1:]).all()
+    few = jax.jit(lambda tau: solve(delays=[Hold(tau)], intervals=2, **dense).evaluate(0.2))
+    assert np.isfinite(few(1.0))
+    assert np.isnan(few(0.5))
+
+
 def test_failure_inside_jit_raises():
-    with pytest.raises(Exception, match="maximum number of solver steps"):
-        jax.block_until_ready(jax.jit(lambda y0: solve(y0=y0, max_steps=2).ys)(1.0))
+    dense = diffrax.SaveAt(dense=True)
+    for final in (
+        lambda y0: solve(y0=y0, max_steps=2).ys,
+        lambda y0: solve(y0=y0, max_steps=2, saveat=dense).evaluate(0.1),
+    ):
+        with pytest.raises(Exception, match="maximum number of solver steps"):
+            jax.block_until_ready(jax.jit(final)(1.0))
+
+
+def test_more_intervals_than_steps():
+    with pytest.raises(lagrax.SolveError, match=r"make 500 intervals.*give max_steps=4000"):
+        solve(t1=500.0, max_steps=300)
+
+
+def test_the_ends_of_steps_have_room_for_a_share():
+    """Of fifty intervals each may take four times its share of the steps, or 1024."""
+    wild = lambda t, y, args, *, history: -history[0] + jnp.where(t < 1, jnp.cos(4000 * t), 0)
+    few, more = [solve(wild, t1=50.0, max_steps=n, throw=False) for n in (10_000, 100_000)]
+    assert few.result == lagrax.RESULTS.max_steps_reached
+    assert few.stats["num_accepted_steps"] == 1024
+    assert more.result == lagrax.RESULTS.successful
+    assert more.stats["num_accepted_steps"] > 1024
 
 
 def test_results_print_their_remedy():

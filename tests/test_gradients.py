@@ -150,6 +150,82 @@ def test_a_traced_lag_whose_kinks_meet_instants_of_a_hold(clock, x64):
     np.testing.assert_allclose(jax.grad(final)(1.0), measured, rtol=1e-4)
 
 
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("swapped", "side"), [(False, 1), (True, -1)])
+def test_clocks_whose_instants_coincide(way, swapped, side, x64):
+    """At tau = 1 every instant of the second clock is one of the first: the derivative is that from
+    the side on which the clock that comes later in `delays` changes later."""
+
+    def final(tau):
+        delays, order = [Hold(0.5), Hold(tau)], (0, 1)
+        if swapped:
+            delays, order = delays[::-1], (1, 0)
+        field = lambda t, y, args, *, history: (
+            -y + jnp.sin(history[order[0]]) - 2 * history[order[1]]
+        )
+        options = {"intervals": 9, "steps": 20, "gradient": WAYS[way]}
+        return lagrax.solve(field, 0.0, 3.3, 1.0, delays=delays, **options).ys[-1]
+
+    shift = 1e-6 * side
+    expected = (final(1.0 + shift) - final(1.0)) / shift
+    np.testing.assert_allclose(jax.grad(final)(1.0), expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_both_clocks_learned_from_where_they_coincide(way, x64):
+    def final(taus):
+        field = lambda t, y, args, *, history: -y + jnp.sin(history[0]) - history[1] ** 2
+        delays = [Hold(taus[0]), Hold(taus[1], lag=1)]
+        options = {"intervals": 9, "steps": 20, "gradient": WAYS[way]}
+        return lagrax.solve(field, 0.0, 3.3, lambda t: 1 + 0.2 * t, delays=delays, **options).ys[-1]
+
+    found = jax.grad(final)(jnp.array([0.5, 1.0]))
+    here = final(jnp.array([0.5, 1.0]))
+    for i, shift in ((0, -1e-6), (1, 1e-6)):
+        moved = jnp.array([0.5, 1.0]).at[i].add(shift)
+        np.testing.assert_allclose(found[i], (final(moved) - here) / shift, rtol=1e-4)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_the_end_on_a_knot(path, x64):
+    """An interval of no length lies there, whose end moves with tau and t1."""
+
+    def final(tau, t1, way):
+        field = lambda t, y, a, *, history: a * y * (1 - history[0])
+        options = {"intervals": 4, "gradient": WAYS[way]} | PATHS[path]
+        return lagrax.solve(field, 0.0, t1, 0.5, 1.8, delays=[Hold(tau)], **options).ys[-1]
+
+    found = {way: jax.grad(final, argnums=(0, 1))(1.0, 2.0, way) for way in WAYS}
+    one_sided = [
+        (final(1.0 - 1e-6, 2.0, "direct") - final(1.0, 2.0, "direct")) / -1e-6,
+        (final(1.0, 2.0 + 1e-6, "direct") - final(1.0, 2.0, "direct")) / 1e-6,
+    ]
+    for way in WAYS:
+        np.testing.assert_allclose(found[way], one_sided, rtol=1e-4)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("path", PATHS)
+def test_a_time_saved_at_the_start(way, path, x64):
+    field = lambda t, y, a, *, history: a * y * (1 - history[0])
+    saved = lambda ts: (
+        lagrax.solve(
+            field,
+            0.0,
+            2.5,
+            0.5,
+            1.8,
+            delays=[Hold(1.0)],
+            saveat=diffrax.SaveAt(ts=ts),
+            gradient=WAYS[way],
+            **PATHS[path],
+        ).ys
+    )
+    slopes = jax.grad(lambda ts: saved(ts).sum())(jnp.array([0.0, 0.5]))
+    expected = [1.8 * 0.5 * 0.5, 1.8 * 0.5 * 0.5 * np.exp(1.8 * 0.5 * 0.5)]
+    np.testing.assert_allclose(slopes, expected, rtol=1e-4)
+
+
 def test_hold_and_lag_together(x64):
     def loss(a, gradient):
         sol = lagrax.solve(

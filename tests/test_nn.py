@@ -707,6 +707,36 @@ def test_tau_may_be_trained():
     np.testing.assert_allclose(jax.tree.leaves(grad)[0], 3 * (1.3 - 1.7), rtol=1e-9)
 
 
+def test_holds_of_one_array_share_one_period():
+    mlp = nn.MLP(1, (4,), history=2, key=jax.random.key(0))
+    tau = jnp.array(0.4)
+    flow = nn.Flow(mlp, holds(tau, 2), steps=4, intervals=4)
+    assert nn.parameter_count(flow) == nn.parameter_count(mlp) + 1
+    x = jnp.ones((3, 1))
+    slopes = jax.grad(lambda flow: flow(x).sum())(flow)
+    (found,) = [leaf for leaf in jax.tree.leaves(slopes) if leaf.shape == ()]
+    made = lambda tau: nn.Flow(mlp, holds(tau, 2), steps=4, intervals=4)(x).sum()
+    assert found == pytest.approx(float(jax.grad(made)(tau)), rel=1e-4)
+
+
+@pytest.mark.parametrize(("array", "trained"), [(list, 0), (np.array, 0), (jnp.array, 3)])
+def test_instants_are_trained_where_they_are_an_array_of_jax_s(array, trained):
+    mlp = nn.MLP(1, (4,), history=1, key=jax.random.key(0))
+    made = lambda times: nn.Flow(mlp, [Hold(times=array(times))], steps=4)
+    flow = made([0.0, 0.3, 0.7])
+    assert nn.parameter_count(flow) == nn.parameter_count(mlp) + trained
+    # They are constants of the program, and equal ones are the same program.
+    traced = []
+    run = jax.jit(lambda flow, x: traced.append(0) or flow(x))
+    x = jnp.ones((2, 1))
+    first, again = run(flow, x), run(made([0.0, 0.3, 0.7]), x)
+    np.testing.assert_array_equal(first, again)
+    assert len(traced) == 1
+    other = run(made([0.0, 0.2, 0.7]), x)
+    assert len(traced) == (1 if trained else 2)
+    assert np.max(np.abs(other - first)) > 0
+
+
 def test_flow_mixes_delays():
     field = lambda t, y, args, *, history: history[0] + 2 * history[1]
     flow = Flow(field, [Hold(0.5), Lag(1.0)], steps=2)

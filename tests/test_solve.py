@@ -150,6 +150,41 @@ def test_every_mixture_of_delays_against_scipy(case, x64):
     np.testing.assert_allclose(fixed.ys, expected, atol=2e-8)
 
 
+@pytest.mark.parametrize("t0", [0.0, 0.1, -3.3, 1000.7])
+@pytest.mark.parametrize("options", [{"steps": 3}, {}, {"dt0": 0.013}], ids=str)
+def test_a_past_that_jumps_to_the_state(t0, options, x64):
+    """y' = -y(t - 1), y = 0 before t0 and 1 there: 1, then 1 - s, then (s - 1)^2 / 2 off that."""
+    past = lambda t: jnp.where(t < t0, 0.0, 1.0)
+    lag = lambda t, y, args, *, history: -history[0]
+    ts = t0 + np.array([0.5, 1.0, 1.5, 2.0, 3.0])
+    saveat = diffrax.SaveAt(ts=ts)
+    sol = lagrax.solve(lag, t0, t0 + 3, past, delays=[Lag(1.0)], saveat=saveat, **options)
+    np.testing.assert_allclose(sol.ys, [1.0, 1.0, 0.5, 0.0, -0.5], atol=1e-10)
+
+
+def test_a_past_that_jumps_in_float32():
+    past = lambda t: jnp.where(t < 0, 0.0, 1.0)
+    lag = lambda t, y, args, *, history: -history[0]
+    sol = lagrax.solve(lag, 0.0, 2.0, past, delays=[Lag(1.0)], steps=4)
+    np.testing.assert_allclose(sol.ys[-1], 0.0, atol=1e-6)
+
+
+def test_a_wrapped_solver(x64):
+    field = lambda t, y, a, *, history: a * y * (1 - history[0])
+    options = {"delays": [Hold(1.0)], "stepsize_controller": diffrax.PIDController(1e-9, 1e-9)}
+    wrapped = diffrax.HalfSolver(diffrax.Heun())
+    found = lagrax.solve(field, 0.0, 2.5, 0.5, 1.8, solver=wrapped, max_steps=10**6, **options)
+    exact = 0.5
+    for length in (1.0, 1.0, 0.5):
+        exact *= np.exp(1.8 * (1 - exact) * length)
+    np.testing.assert_allclose(found.ys[-1], exact, rtol=1e-6)
+
+
+def test_whole_numbers_are_not_compiled_into_the_program():
+    assert isinstance(Hold(4).tau, float)
+    assert isinstance(Lag(np.int64(2)).tau, float)
+
+
 def test_a_value_means_a_constant_past(x64):
     delays = [Hold(0.5, lag=2), Lag(0.7)]
     start = past_jax(0.0)

@@ -39,6 +39,8 @@ def divided(
     total = sum(max(len(t.ts) - 1 - window, 0) // step + 1 for t in trajectories)
     windows = cut(trajectories, window, reach_of(delays), step * -(-total // MOST_WINDOWS))
     windows = _from_measured(trajectories, windows)
+    seen = [w for w in windows if _has_past(trajectories[w.trajectory], w.first, reach_of(delays))]
+    windows = seen if 2 * len(seen) >= len(windows) else windows
     windows = [w for w in windows if _has_instants(trajectories[w.trajectory], w.first, delays)]
     ends = [(1 - share) * (len(t.ts) - 1) for t in trajectories]
     learning = [w for w in windows if w.last <= ends[w.trajectory]]
@@ -76,6 +78,16 @@ def _from_measured(trajectories: Sequence[Trajectory], windows: list[Window]) ->
         if moved.last < len(ys) and not np.isnan(ys[first + 1 : moved.last + 1]).all():
             found[moved] = None
     return list(found)
+
+
+def _has_past(trajectory: Trajectory, first: int, reach: float) -> bool:
+    """Whether what a start looks back at has no gap that is long for this series."""
+    known = ~np.isnan(trajectory.ys).any(axis=1)
+    ts = trajectory.ts[known]
+    gaps = np.diff(ts, prepend=ts[:1])
+    start = trajectory.ts[first]
+    looked_at = gaps[(ts > start - reach) & (ts <= start)]
+    return len(ts) < 3 or bool(np.all(looked_at <= 10 * np.median(gaps[1:])))
 
 
 def _has_instants(trajectory: Trajectory, first: int, delays: Sequence[Delay]) -> bool:

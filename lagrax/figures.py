@@ -618,6 +618,6 @@ def _rounded(values: Values) -> list[float | None]:
     finite = array[np.isfinite(array)]
     spread = np.ptp(finite) if finite.size else 0.0
     alike = np.log10(np.abs(finite).max() / spread) if spread > 0 else 0.0
-    digits = 5 + min(12, max(0, math.ceil(alike)))
+    digits = 5 + min(12, max(0, math.ceil(alike) - 1))
     rounded = [float(f"{value:.{digits}g}") for value in array.tolist()]
     return [value if math.isfinite(value) else None for value in rounded]

@@ -288,3 +288,12 @@ def test_absent_extra_says_what_to_install(monkeypatch, module, use):
     package = module.partition(".")[0]
     with pytest.raises(ImportError, match=rf'{package}: pip install "lagrax\[plot\]"'):
         use(figure())
+
+
+def test_numbers_that_are_alike_keep_what_tells_them_apart():
+    """Such as seconds since 1970: five digits would put a day's samples on one place."""
+    times = 1_704_100_000 + 60.0 * np.arange(50)
+    assert len(set(figures._rounded(times))) == 50
+    assert figures._rounded([1.23456789, 2.3456789]) == [1.2346, 2.3457]
+    assert figures._rounded([5.123456789] * 2) == [5.1235] * 2
+    assert figures._rounded([np.nan, np.inf]) == [None, None]

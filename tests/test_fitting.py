@@ -208,6 +208,35 @@ def test_hours_are_written_where_they_are_needed(tmp_path):
     assert list(_fit.times(table, table.ts)) == dates
 
 
+def test_fast_samples_keep_their_times(tmp_path):
+    first = datetime.datetime(2024, 1, 1)
+    dates = [(first + datetime.timedelta(microseconds=250 * i)).isoformat() for i in range(12)]
+    write_csv(tmp_path / "x.csv", ["when", "x"], dates, range(12))
+    table = read_table(tmp_path / "x.csv")
+    assert list(_fit.times(table, table.ts)) == dates
+
+
+def test_dates_end(lagrax_command, tmp_path):
+    dates = [f"{1900 + i}-01-01" for i in range(120)]
+    write_csv(tmp_path / "x.csv", ["when", "x"], dates, np.sin(np.arange(120)))
+    code, out, err = lagrax_command(
+        "fit", "x.csv", "--forecast", "9000", "--field", "library", "--out", "found"
+    )
+    assert (code, out) == (2, "")
+    assert "there is no date any more: forecast less far" in err
+    assert not (tmp_path / "found").exists()
+
+
+def test_what_was_read_is_told(tmp_path):
+    rows = [f"2024-01-{day:02d}T08:00,{day % 7},{day},a" for day in range(1, 20)]
+    (tmp_path / "x.csv").write_text("\n".join(["when,x,u,note", *rows]))
+    table = read_table(tmp_path / "x.csv", inputs=["u"])
+    assert fitting._read(table) == (
+        "Time: when, in days since 2024-01-01T08:00:00; states: x; inputs: u; left out (no "
+        "numbers): note."
+    )
+
+
 # --- delays ---------------------------------------------------------------------------------------
 
 

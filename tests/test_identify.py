@@ -148,6 +148,89 @@ def test_values_that_are_missing_at_knots(first):
     assert found == pytest.approx({(1, 0): 2.2, (1, 1): -2.2}, rel=0.02)
 
 
+@pytest.mark.parametrize("gone", [slice(100, 126), slice(0, 30), slice(101, 115)])
+def test_a_column_that_is_empty_for_long(gone):
+    """Windows start where something was measured, however long it was not."""
+    ts, ys = of_population(span=24.0)
+    ys[gone] = np.nan
+    model = Identifier([Hold(1.0)], "library").fit(ts, ys)
+    assert terms(model) == pytest.approx({(1, 0): 2.6, (1, 1): -2.6}, rel=0.003)
+    known = ~np.isnan(ys)
+    assert np.isfinite(model.predict(ts, ys)[known]).all()
+
+
+def test_many_values_missing_here_and_there():
+    ts, ys = of_population(span=24.0)
+    ys[np.random.default_rng(0).random(len(ys)) < 0.3] = np.nan
+    found = terms(Identifier([Hold(1.0)], "library").fit(ts, ys))
+    assert found == pytest.approx({(1, 0): 2.6, (1, 1): -2.6}, rel=0.02)
+
+
+@pytest.mark.parametrize("missing", [0, 12])
+def test_forecasts_start_where_all_is_known(missing):
+    ts, ys = of_population(span=24.6)
+    later, truth = ts[-6:], ys[-6:].copy()
+    ts, ys = ts[:-6], ys[:-6]
+    if missing:
+        ys[-missing:] = np.nan
+    model = Identifier([Hold(1.0)], "library").fit(ts, ys)
+    found = model.forecast(later)
+    np.testing.assert_allclose(found.mean, truth, rtol=1e-3)
+    assert np.all(found.high > found.low)
+
+
+def test_forecasts_over_missing_values_know_the_inputs():
+    """x' = u - x, driven until the end of the series and on."""
+    ts = np.arange(0, 30.05, 0.1)
+    us = np.sin(np.floor(ts))
+    xs = [0.0]
+    for u in us[:-1]:
+        xs.append(u + (xs[-1] - u) * np.exp(-0.1))
+    ys = np.array(xs)
+    ys[250:280] = np.nan
+    model = Identifier((), "library").fit(ts[:280], ys[:280], us[:280])
+    found = model.forecast(ts[280:], us[279:])
+    np.testing.assert_allclose(found.mean, ys[280:], atol=1e-3)
+    with pytest.raises(ValueError, match="one row for the end of the series and one for each time"):
+        model.forecast(ts[280:], us[280:])
+
+
+@pytest.mark.parametrize("ahead", [2, 3, 5])
+def test_a_learned_period_forecasts_over_the_next_knot(ahead):
+    ts, ys = of_population(span=11.5)
+    model = Identifier([Hold(Learn(0.9))], "library", progress=False).fit(ts[:110], ys[:110])
+    found = model.forecast(ts[110 : 110 + ahead]).mean
+    np.testing.assert_allclose(found, ys[110 : 110 + ahead], rtol=2e-3)
+    np.testing.assert_allclose(model.simulate(np.linspace(2.85, 3.15, 4), 0.4)[0], 0.4, rtol=1e-6)
+    assert np.isfinite(model.simulate(np.linspace(2.85, 3.15, 4), 0.4)).all()
+
+
+def test_what_ends_early_is_not_held_out():
+    """The end of a column of which nothing was measured says nothing about errors."""
+    ts = np.arange(0, 40, 0.25)
+    ys = np.stack([50 + 30 * np.cos(ts), -30 * np.sin(ts)], axis=1)
+    ys[120:, 0] = np.nan
+    model = Identifier((), "library").fit(ts, ys)
+    assert np.all(model.error_ > 0)
+    assert np.all(model.error_ < 1)
+
+
+def test_states_with_too_many_digits_are_refused(x64):
+    ts = np.arange(0, 40, 0.25)
+    ys = 101325 + 5 * np.exp(-0.2 * ts)
+    with jax.enable_x64(False), pytest.raises(ValueError, match=r"varies by 1.11 only.*JAX_ENABLE"):
+        Identifier((), "library").fit(ts, ys)
+    Identifier((), "library").fit(ts, ys)
+
+
+def test_a_known_field_has_only_its_period_learned():
+    ts, ys = of_population()
+    known = lambda t, y, args, *, history: 2.6 * y * (1 - history[0])
+    model = Identifier([Hold(Learn(0.9))], known, **QUICK).fit(ts, ys)
+    assert model.periods_ == pytest.approx([1.0], rel=1e-3)
+    assert model.score(ts, ys) > 0.999
+
+
 def test_a_state_that_does_not_vary():
     ts, ys = of_population()
     model = Identifier([Hold(1.0)], "library").fit(ts, ys)

@@ -54,6 +54,37 @@ def test_missing_cells_are_nan(tmp_path, cell):
     assert np.isnan(table.ys).sum() == 1
 
 
+@pytest.mark.parametrize("first", ["sep=;", '"sep=;"', "sep=;\r"])
+def test_what_spreadsheets_write_in_front(tmp_path, first):
+    text = [first, *(line.replace(",", ";") for line in lines())]
+    table = read_table(written(tmp_path, text))
+    assert (table.time_name, table.names) == ("t", ("x", "y"))
+
+
+def test_dates_without_dashes(tmp_path):
+    days = [f"202402{day:02d}" for day in range(20, 30)]
+    rows = [f"{day},{i * i}" for i, day in enumerate([*days, "20240301"])]
+    table = read_table(written(tmp_path, ["day,x", *rows]))
+    np.testing.assert_array_equal(table.ts, np.arange(11))
+    assert str(table.start) == "2024-02-20 00:00:00"
+    # Eight digits that are no dates are numbers.
+    rows = [f"{20240220 + 3 * i},{i * i}" for i in range(11)]
+    assert read_table(written(tmp_path, ["day,x", *rows])).start is None
+
+
+@pytest.mark.parametrize("cell", ["1,5E-12", "400.000,00", "1,5", "-1.234.567,8"])
+def test_commas_in_decimals_are_refused_and_not_left_out(tmp_path, cell):
+    rows = [f"{t};{cell};{t}" for t in TS]
+    with pytest.raises(TableError, match="decimals with a point, and nothing between thousands"):
+        read_table(written(tmp_path, ["t;x;y", *rows]))
+
+
+def test_what_is_left_out_is_said(tmp_path):
+    rows = [f"{t},{t * t},{t}%,a" for t in TS]
+    table = read_table(written(tmp_path, ["t,x,share,note", *rows]))
+    assert (table.names, table.left_out) == (("x",), ("share", "note"))
+
+
 def test_columns_and_inputs_are_chosen(tmp_path):
     header = "site,x,dose,t,note,when"
     rows = [f'a,{t * t},"{-t}",{t},"a ""word"", or two",2024-01-01' for t in TS]

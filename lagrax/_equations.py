@@ -138,6 +138,26 @@ class Equation(eqx.Module):
     shifts: Float[Array, " periods"]
 
 
+# A term that moves a state by less than this share of what the largest one does is a rest: what
+# interpolation between samples called for, and the equation itself does not.
+REST = 1e-5
+
+
+def without_rests(
+    members: Sequence[Equation], sizes: Float[np.ndarray, "terms states"]
+) -> list[Equation]:
+    """The library equations of an ensemble without their rests; `sizes` is how much each term moves
+    each state where its coefficient is 1."""
+    fields: list[Any] = [member.field for member in members]
+    share = np.max([np.abs(np.asarray(f.coefficients)) for f in fields], axis=0) * sizes
+    used = np.array(fields[0].used) & (share > REST * share.max(axis=0))
+    kept = np.flatnonzero(used.any(axis=1)) if used.any() else np.arange(1)
+    flags = tuple(tuple(bool(u) for u in used[j]) for j in kept)
+    powers = tuple(fields[0].powers[j] for j in kept)
+    smaller = [Polynomial(field.coefficients[kept], flags, powers) for field in fields]
+    return [Equation(f, m.shifts) for f, m in zip(smaller, members, strict=True)]
+
+
 class Setting(NamedTuple):
     """What stays as it is in training. `periods` are those that the scan has found for the `Learn`s
     among `delays`; `intervals` and `steps` are those of `solve` over a window."""

@@ -1,6 +1,7 @@
 """What an equation with holds does in the long run, in words, tables and pictures."""
 
 import contextlib
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -35,7 +36,8 @@ def precisely() -> contextlib.AbstractContextManager:
 class LongRun(NamedTuple):
     """The fixed points, and the cycle to which the orbit from `start` settles; `period` is that of
     the cycle, 0 if there is none. `exponents` are Lyapunov's, for one period of the hold.
-    `left_out` counts orbits outside of where the equation is known."""
+    `left_out` counts orbits outside of where the equation is known; `unit` is the size of states
+    next to which rounding is seen."""
 
     start: np.ndarray
     orbits: list[Orbit]
@@ -44,6 +46,7 @@ class LongRun(NamedTuple):
     linear: bool
     cobweb: Figure | None
     left_out: int = 0
+    unit: float = 1.0
 
     @property
     def sentence(self) -> str:
@@ -55,7 +58,7 @@ class LongRun(NamedTuple):
                 return "From almost every start it neither dies out nor grows."
             factor = f"by a factor of {np.exp(exponent):.4g} {each} in the end"
             return f"From almost every start it {what}, {factor}."
-        begin = f"From {_listed(self.start)}"
+        begin = f"From {_listed(self.start, self.unit)}"
         if not np.isfinite(exponent):
             return f"{begin} it runs away to infinity."
         if self.period == 1:
@@ -81,7 +84,7 @@ class LongRun(NamedTuple):
     def points(self, orbit: Orbit) -> str:
         """The states at the knots that an orbit goes through, one after the other."""
         states = np.asarray(orbit.points, float)[:, : len(self.start)]
-        return " → ".join(_listed(state) for state in states)
+        return " → ".join(_listed(state, self.unit) for state in states)
 
     def rows(self) -> list[list[str]]:
         """One for each orbit: its states, period, multipliers, and what it is."""
@@ -120,8 +123,8 @@ class LongRun(NamedTuple):
         }
 
 
-def _listed(numbers: np.ndarray) -> str:
-    shown = [f"{0.0 if abs(x) < 1e-12 else x:.5g}" for x in np.ravel(numbers)]
+def _listed(numbers: np.ndarray, unit: float) -> str:
+    shown = [f"{0.0 if abs(x) < 1e-12 * unit else x:.5g}" for x in np.ravel(numbers)]
     return shown[0] if len(shown) == 1 else f"({', '.join(shown)})"
 
 
@@ -186,28 +189,57 @@ def why_no_map(model: Identifier) -> str | None:
     return None
 
 
-def learned_map(model: Identifier, tau: RealScalar | None = None) -> KnotMap:
+def learned_map(model: Identifier, tau: RealScalar | None = None, unit: float = 1.0) -> KnotMap:
     """The knot map of a learned equation, the first of an ensemble, as it was trained; with
-    another period if `tau` is given. It starts at the end of the series."""
+    another period if `tau` is given, and for states in another `unit`. It starts at the end of the
+    series."""
     reason = why_no_map(model)
     if reason is not None:
         raise ValueError(reason)
     exact = lambda x: jnp.asarray(x, float) if eqx.is_inexact_array(x) else x
     period = jnp.asarray(model.delays_[0].tau if tau is None else tau, float)
+    field = jax.tree.map(exact, model.equation_)
     return knot_map(
-        jax.tree.map(exact, model.equation_),
-        jnp.asarray(model.series_[-1].filled[-1], float),
+        field if unit == 1 else _InUnit(field, unit),
+        jnp.asarray(model.series_[-1].filled[-1] / unit, float),
         delays=[Hold(period, lag=d.lag) for d in model.delays_ if isinstance(d, Hold)],
         solver=model.solver,
         steps=model.steps_,
     )
 
 
+class _InUnit(eqx.Module):
+    """A field whose states are multiples of `unit`."""
+
+    field: Callable
+    unit: float
+
+    def __call__(self, t: Any, y: Any, args: Any, *, history: Any = ()) -> Any:
+        held = tuple(self.unit * z for z in history)
+        return self.field(t, self.unit * y, args, history=held) / self.unit
+
+
+def _unit_of(states: np.ndarray) -> float:
+    """A power of ten in which small states are of size one, as whoever looks for orbits takes them
+    to be; large ones are told apart anyway."""
+    largest = float(np.abs(states).max())
+    return 10.0 ** np.floor(np.log10(largest)) if largest < 0.01 else 1.0
+
+
+def _long_run_in(unit: float, model: Identifier, tau: RealScalar | None) -> LongRun:
+    found = long_run(learned_map(model, tau, unit), iterates=2_000)
+    if unit == 1:
+        return found
+    orbits = [Orbit(o.points * unit, o.multipliers) for o in found.orbits]
+    picture = found.cobweb and _picture(learned_map(model, tau), None)
+    return found._replace(start=found.start * unit, orbits=orbits, cobweb=picture, unit=unit)
+
+
 def long_run_of(model: Identifier, tau: RealScalar | None = None) -> LongRun:
     """Looks at a learned equation from the end of its series on. It says nothing about states that
     are further from all measurements than these are from each other."""
-    found = long_run(learned_map(model, tau), iterates=2_000)
     states = np.concatenate([t.filled for t in model.series_])
+    found = _long_run_in(_unit_of(states), model, tau)
     low, high = states.min(axis=0), states.max(axis=0)
     width = high - low
 

@@ -255,11 +255,8 @@ def march(
     h = interval.length / steps
     starts = interval.start + h * jnp.arange(steps)
     lagged = None
-    if interval.past is not None and isinstance(stepper, ExplicitRungeKutta):
-        # All stages' times are known beforehand, so all lagged states are looked up at once.
-        nodes = starts[:, None] + h * jnp.asarray(stepper.nodes, h.dtype)
-        lagged = jax.vmap(jax.vmap(interval.past))(nodes, nodes <= interval.start)
-
+    if _looks_ahead(interval, stepper):
+        lagged = jax.vmap(lambda t: _lagged_in_step(interval, stepper, t, h))(starts)
     carries = dense or isinstance(stepper, AnySolver)
 
     def body(carry, x):
@@ -278,6 +275,21 @@ def march(
         (interval.start + interval.length * fractions, infos) if record else None,
     )
     return leg, RESULTS.successful if isinstance(stepper, ExplicitRungeKutta) else _first(results)
+
+
+def _looks_ahead(interval: Interval, stepper: Stepper) -> bool:
+    """Whether the times of all stages are known beforehand, so that their lagged states are looked
+    up at once: the program is then several times smaller."""
+    return interval.past is not None and isinstance(stepper, ExplicitRungeKutta)
+
+
+def _lagged_in_step(interval: Interval, stepper: Stepper, t: Array, h: Array) -> PyTree | None:
+    """The lagged states at all stages of a step, or None where they are looked up one by one."""
+    if not _looks_ahead(interval, stepper):
+        return None
+    assert isinstance(stepper, ExplicitRungeKutta) and interval.past is not None
+    nodes = t + h * jnp.asarray(stepper.nodes, h.dtype)
+    return jax.vmap(interval.past)(nodes, nodes <= interval.start)
 
 
 def _unrolled_scan(body: Callable, carry: PyTree, xs: PyTree) -> tuple[PyTree, PyTree]:
@@ -527,7 +539,8 @@ def _make_advance(interval, f, stepper, controller, clip, begun) -> Callable:
     def advance(now: _Travel) -> _Travel:
         pace = now.pace
         h = now.t_next - now.t
-        y, error, info, slope, failed = stepper.step(f, now.t, h, now.y, now.slope)
+        lagged = _lagged_in_step(interval, stepper, now.t, h)
+        y, error, info, slope, failed = stepper.step(f, now.t, h, now.y, now.slope, lagged)
         # A step that leads nowhere, as where an implicit one finds no solution, is too long: the
         # controller, which scales errors by the new state, is to see that and nothing else.
         lost = ~_finite(y)
@@ -607,7 +620,8 @@ def replay(
         j, y, slope, saves, infos = carry
         begin, end = fractions[j], fractions[j + 1]
         t, h = interval.start + begin * interval.length, (end - begin) * interval.length
-        y, _, info, slope, _ = stepper.step(f, t, h, y, slope)
+        lagged = _lagged_in_step(interval, stepper, t, h)
+        y, _, info, slope, _ = stepper.step(f, t, h, y, slope, lagged)
         saves = _save_step(stepper, saves, interval.save_at, begin, end, info, True)
         return j + 1, y, slope, saves, _put(infos, info, j, True)
 

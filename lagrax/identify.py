@@ -47,6 +47,7 @@ from ._equations import (
     names_of,
     past_of,
     steps_between,
+    without_rests,
 )
 from ._files import read_json, write_json
 from ._learning import (
@@ -342,7 +343,8 @@ class Identifier:
             )
             equation = Equation(field, jnp.zeros(len(self._periods)))
             members.append(self._polished(equation, Row(*(x[drawn] for x in rows))))
-        return jax.tree.map(lambda *x: jnp.stack(x), *members)
+        sizes = np.sqrt(np.einsum("wstt->ts", normal.of(np.array(terms)).columns))
+        return jax.tree.map(lambda *x: jnp.stack(x), *without_rests(members, sizes))
 
     def _all_polished(self, members: PyTree, rows: Row) -> PyTree:
         """A field of few parameters gets to the bottom, where Adam only comes near."""

@@ -9,7 +9,7 @@ import pytest
 
 import lagrax
 from lagrax import _answers, _longrun, analysing
-from lagrax._longrun import learned_map, why_no_map
+from lagrax._longrun import learned_map, long_run_of, precisely, why_no_map
 from lagrax.figures import from_json
 
 
@@ -270,6 +270,30 @@ def test_a_learned_equation(lagrax_command, tmp_path):
     assert critical["value"] == pytest.approx(2 / 1.2, rel=2e-2)
     again = lagrax_command("analyse", "mine/model", "--tau", "1.5", "--json", "--out", "other")
     assert json.loads(again[1])["parameters"] == {"tau": 1.5}
+
+
+def test_small_units_change_nothing_but_the_numbers():
+    """The orbits of a learned equation are the same in metres and in picometres."""
+    unit = 1e-12
+    ts = np.linspace(0, 24, 241)
+    ys = np.asarray(lagrax.systems.Population(a=2.6).solution(ts, 0.4), float)
+    found = []
+    for scale in (1.0, unit):
+        model = lagrax.Identifier([lagrax.Hold(1.0)], "library").fit(ts, scale * ys)
+        with precisely():
+            found.append(long_run_of(model))
+    plain, small = found
+    assert (plain.period, small.period) == (4, 4)
+    assert [o.stability for o in small.orbits] == [o.stability for o in plain.orbits]
+    assert [o.period for o in small.orbits] == [o.period for o in plain.orbits] == [1, 1, 4]
+    for a, b in zip(plain.orbits, small.orbits, strict=True):
+        points = np.asarray(b.points) / unit
+        np.testing.assert_allclose(points, np.asarray(a.points), rtol=2e-3, atol=1e-6)
+        np.testing.assert_allclose(b.multipliers, a.multipliers, rtol=0.01)
+    assert small.points(small.orbits[0]) == "0"
+    assert small.cobweb is not None
+    states = np.concatenate([np.ravel(line.y) for line in small.cobweb.panels[0].marks])
+    assert np.nanmax(states) < 10 * unit
 
 
 @pytest.mark.parametrize(

@@ -231,6 +231,28 @@ def test_a_known_field_has_only_its_period_learned():
     assert model.score(ts, ys) > 0.999
 
 
+def test_rests_are_dropped():
+    """A scanned period is not exact while terms are chosen; what that calls for goes to zero."""
+    ts, ys = of_population(span=12.0)
+    model = Identifier([Hold(Learn(0.7))], "library", progress=False, ensemble=2).fit(ts, ys)
+    assert model.equations() == ["x′ = 2.6 x − 2.6 x x(⌊t⌋)"]
+
+
+def test_a_driven_oscillator_has_no_rests():
+    ts = np.arange(0, 40, 0.1)
+    us = np.sin(np.floor(ts / 1.3))
+    step = lambda x, u: x + 0.1 / 40 * np.array([x[1], u - x[0] - 0.4 * x[1]])
+    xs = [np.array([1.0, 0.0])]
+    for u in us[:-1]:
+        x = xs[-1]
+        for _ in range(40):
+            half = x + 0.5 * (step(x, u) - x)
+            x = x + step(half, u) - half
+        xs.append(x)
+    model = Identifier((), "library").fit(ts, np.array(xs), us)
+    assert model.equations(["p", "v"], ["u"]) == ["p′ = 1 v", "v′ = − 1 p − 0.4 v + 1 u"]
+
+
 def test_a_state_that_does_not_vary():
     ts, ys = of_population()
     model = Identifier([Hold(1.0)], "library").fit(ts, ys)

@@ -254,9 +254,7 @@ def march(
     dense = record or saves > 0
     h = interval.length / steps
     starts = interval.start + h * jnp.arange(steps)
-    lagged = None
-    if _looks_ahead(interval, stepper):
-        lagged = jax.vmap(lambda t: _lagged_in_step(interval, stepper, t, h))(starts)
+    lagged = jax.vmap(lambda t: _lagged_in_step(interval, stepper, t, h))(starts)
     carries = dense or isinstance(stepper, AnySolver)
 
     def body(carry, x):
@@ -277,17 +275,12 @@ def march(
     return leg, RESULTS.successful if isinstance(stepper, ExplicitRungeKutta) else _first(results)
 
 
-def _looks_ahead(interval: Interval, stepper: Stepper) -> bool:
-    """Whether the times of all stages are known beforehand, so that their lagged states are looked
-    up at once: the program is then several times smaller."""
-    return interval.past is not None and isinstance(stepper, ExplicitRungeKutta)
-
-
 def _lagged_in_step(interval: Interval, stepper: Stepper, t: Array, h: Array) -> PyTree | None:
-    """The lagged states at all stages of a step, or None where they are looked up one by one."""
-    if not _looks_ahead(interval, stepper):
+    """The lagged states at all stages of a step, whose times are known beforehand: looked up at
+    once they make a program of half the size. None where there are none, or an implicit step looks
+    them up by itself."""
+    if interval.past is None or not isinstance(stepper, ExplicitRungeKutta):
         return None
-    assert isinstance(stepper, ExplicitRungeKutta) and interval.past is not None
     nodes = t + h * jnp.asarray(stepper.nodes, h.dtype)
     return jax.vmap(interval.past)(nodes, nodes <= interval.start)
 

@@ -74,6 +74,16 @@ def test_many_tables_are_fitted_each_by_itself(lagrax_command, tmp_path):
     assert alone[0] == 0
 
 
+def test_many_tables_show_their_equations(lagrax_command, tmp_path):
+    for name, a in (("low", 1.8), ("high", 2.3)):
+        write_csv(tmp_path / f"{name}.csv", ["t", "x"], *population(a=a))
+    line = "fit low.csv high.csv --hold 1 --field library --ensemble 1 --forecast 0"
+    code, out, _ = lagrax_command(*line.split())
+    assert code == 0
+    found = [row.split(": x′ = ") for row in out.splitlines()]
+    assert [(name, rest[:3]) for name, rest in found] == [("low.csv", "1.8"), ("high.csv", "2.3")]
+
+
 def test_tables_of_one_name_are_refused(lagrax_command, tmp_path):
     (tmp_path / "other").mkdir()
     code, _, err = lagrax_command("fit", "x.csv", "other/x.csv", "--hold", "1")

@@ -9,6 +9,7 @@ The leaves of fields and layers are their parameters, all of them arrays, so mod
 `jax.jit`, `jax.grad`, `jax.vmap` and optax as they are.
 """
 
+import dataclasses
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -581,7 +582,7 @@ class Flow(eqx.Module):
     field: Callable | list[Callable]
     augment: Augment
     _arrays: list[Array]
-    _static: "_Rest" = eqx.field(static=True)
+    _static: PyTree = eqx.field(static=True)
 
     def __init__(
         self,
@@ -629,7 +630,7 @@ class Flow(eqx.Module):
         `x` is the state at `t0`, or a function of time, the past for t <= t0. `args` go to the
         field, `saveat` and `intervals` are those of `lagrax.solve`.
         """
-        T, options = self._static.combined(self._arrays)
+        T, options = _put_back(self._arrays, self._static)
         if intervals is not None:
             options = options._replace(intervals=intervals)
         return solve(
@@ -641,6 +642,13 @@ class Flow(eqx.Module):
             saveat=saveat,
             **options._asdict(),
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Place:
+    """Where an array stood."""
+
+    number: int
 
 
 class _Fixed:
@@ -657,31 +665,27 @@ class _Fixed:
         return hash(self.array.tobytes())
 
 
-class _Rest(NamedTuple):
-    """What is left of a tree without its arrays; `places` says where each of them stood."""
-
-    structure: Any
-    leaves: tuple[Any, ...]
-    places: tuple[int | None, ...]
-
-    def combined(self, arrays: list[Array]) -> Any:
-        leaves = [x.array if isinstance(x, _Fixed) else x for x in self.leaves]
-        pairs = zip(leaves, self.places, strict=True)
-        return jax.tree.unflatten(
-            self.structure, [x if place is None else arrays[place] for x, place in pairs]
-        )
-
-
-def _split(tree: PyTree) -> tuple[list[Array], _Rest]:
+def _split(tree: PyTree) -> tuple[list[Array], PyTree]:
     """The arrays of JAX's, and the rest. One that stands in several places, as the period of
     `holds(tau, 2)` does, is one parameter."""
-    leaves, structure = jax.tree.flatten(tree)
-    arrays = {id(x): x for x in leaves if isinstance(x, jax.Array)}
+    arrays = {id(x): x for x in jax.tree.leaves(tree) if isinstance(x, jax.Array)}
     number = {key: i for i, key in enumerate(arrays)}
-    places = tuple(number.get(id(x)) for x in leaves)
-    fixed = [_Fixed(x) if isinstance(x, np.ndarray) else x for x in leaves]
-    rest = tuple(None if isinstance(x, jax.Array) else x for x in fixed)
-    return list(arrays.values()), _Rest(structure, rest, places)
+
+    def kept(x: Any) -> Any:
+        if isinstance(x, jax.Array):
+            return _Place(number[id(x)])
+        return _Fixed(x) if isinstance(x, np.ndarray) else x
+
+    return list(arrays.values()), jax.tree.map(kept, tree)
+
+
+def _put_back(arrays: list[Array], rest: PyTree) -> Any:
+    def given(x: Any) -> Any:
+        if isinstance(x, _Place):
+            return arrays[x.number]
+        return x.array if isinstance(x, _Fixed) else x
+
+    return jax.tree.map(given, rest)
 
 
 class AbstractLayer(eqx.Module):

@@ -1,5 +1,6 @@
 """Fields and layers against formulas written out, and what the paper proves about them."""
 
+import copy
 import json
 import re
 import subprocess
@@ -705,6 +706,14 @@ def test_tau_may_be_trained():
     value, grad = eqx.filter_value_and_grad(lambda layer: layer(x)[0])(layer)
     np.testing.assert_allclose(value, 3 * 1.7 * 1.3, rtol=1e-12)
     np.testing.assert_allclose(jax.tree.leaves(grad)[0], 3 * (1.3 - 1.7), rtol=1e-9)
+
+
+@pytest.mark.parametrize("delay", [Hold(0.5), Hold(times=[0.0, 0.3])], ids=["tau", "times"])
+def test_a_flow_can_be_copied(delay):
+    mlp = nn.MLP(1, (4,), history=1, key=jax.random.key(0))
+    flow, x = nn.Flow(mlp, [delay], steps=2), jnp.ones((2, 1))
+    for other in (copy.copy(flow), copy.deepcopy(flow)):
+        np.testing.assert_array_equal(other(x), flow(x))
 
 
 def test_holds_of_one_array_share_one_period():

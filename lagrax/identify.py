@@ -70,7 +70,7 @@ from ._regression import (
     regressed,
 )
 from ._runs import Damaged, load_arrays, save_checkpoint
-from ._series import Trajectory, Window, as_trajectories, cut, gap_of, is_several
+from ._series import Trajectory, Window, as_trajectories, gap_of, is_several
 from ._windows import default_window, divided, drawn_windows, first_instant, first_known, last_known
 from .selection import check_sampling, find_periods, make_task
 from .training import Series, train
@@ -225,6 +225,7 @@ class Identifier:
         self._settle(found, window)
         rows = make_rows(trajectories, learning, found)
         held = make_rows(trajectories, testing, found)
+        _check_held_out(held)
         self._setting = self._made_setting(found, _spans(rows) + _spans(held))
         if self.field == "library":
             members = self._fit_library(found, learning, rows)
@@ -380,14 +381,8 @@ class Identifier:
         self.steps_ = self._setting.steps
         predicted = np.asarray(mean_of(self._members, self._setting, _as_arrays(held)))
         weights = held.weights
-        unseen = np.flatnonzero(weights.sum(axis=(0, 1)) == 0)
-        if unseen.size:
-            raise IdentifyError(
-                f"Column {unseen[0]} of ys was not measured in the part that is held out, so its "
-                "error cannot be told. Give a larger `validation`, or leave the column out."
-            )
         square = np.where(weights > 0, (predicted - held.ys) ** 2, 0.0)
-        self.error_ = np.sqrt(square.sum(axis=(0, 1)) / weights.sum(axis=(0, 1)))
+        self.error_ = np.sqrt(square.sum(axis=(0, 1)) / np.maximum(weights.sum(axis=(0, 1)), 1))
         if not np.all(np.isfinite(self.error_)):
             raise IdentifyError(
                 "The learned equation does not stay finite over held-out windows. Use a shorter "
@@ -700,6 +695,15 @@ def _check_precision(trajectories: Sequence[Trajectory], origin: float) -> None:
         )
 
 
+def _check_held_out(held: Row) -> None:
+    unseen = np.flatnonzero(held.weights.sum(axis=(0, 1)) == 0)
+    if unseen.size:
+        raise IdentifyError(
+            f"Column {unseen[0]} of ys was not measured in the part that is held out, so its error "
+            "cannot be told. Give a larger `validation`, or leave the column out."
+        )
+
+
 def _check_arguments(model: Identifier) -> None:
     if isinstance(model.field, str) and model.field not in ("mlp", "library"):
         raise ValueError(
@@ -860,9 +864,10 @@ def _restored(
     model._periods, model.window_ = tuple(about["periods"]), int(about["window"])
     found = with_periods(model.delays, model._periods)
     _check_effort(model, found, about["steps"])
-    windows = cut(model._shifted, model.window_, reach_of(found))
-    rows = make_rows(model._shifted, windows[-1:], found)
-    setting = model._made_setting(found, _spans(make_rows(model._shifted, windows, found)))
+    learning, testing = divided(model._shifted, model.window_, found, model.validation)
+    rows = make_rows(model._shifted, testing[-1:], found)
+    spans = _spans(make_rows(model._shifted, learning + testing, found))
+    setting = model._made_setting(found, spans)
     model._setting = setting._replace(steps=int(about["steps"]))
     model.losses_ = _losses(arrays)
     model.scans_ = []

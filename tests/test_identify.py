@@ -148,8 +148,8 @@ def test_values_that_are_missing_at_knots(first):
     assert found == pytest.approx({(1, 0): 2.2, (1, 1): -2.2}, rel=0.02)
 
 
-@pytest.mark.parametrize("gone", [slice(100, 126), slice(0, 30), slice(101, 115)])
-def test_a_column_that_is_empty_for_long(gone):
+@pytest.mark.parametrize("gone", [slice(100, 126), slice(0, 30), slice(101, 115), slice(220, None)])
+def test_a_column_that_is_empty_for_long(gone, tmp_path):
     """Windows start where something was measured, however long it was not."""
     ts, ys = of_population(span=24.0)
     ys[gone] = np.nan
@@ -157,6 +157,10 @@ def test_a_column_that_is_empty_for_long(gone):
     assert terms(model) == pytest.approx({(1, 0): 2.6, (1, 1): -2.6}, rel=0.003)
     known = ~np.isnan(ys)
     assert np.isfinite(model.predict(ts, ys)[known]).all()
+    model.save(tmp_path / "model")
+    again = Identifier.load(tmp_path / "model")
+    later = ts[-1] + np.array([0.1, 0.2])
+    np.testing.assert_array_equal(again.forecast(later).mean, model.forecast(later).mean)
 
 
 def test_many_values_missing_here_and_there():

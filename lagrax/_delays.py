@@ -283,7 +283,7 @@ def make_grid(
 
 def _candidates(delays, t0, t1, intervals, levels, slack, xp) -> tuple[list[Any], list[int]]:
     """Where a breakpoint may lie; those outside (t0, t1) are clipped away later. And for each hold,
-    which of the arrays has its instants, while nothing is known beforehand."""
+    which of the arrays has its instants; that is asked for where something is traced."""
     found: list[Any] = []
     seen: list[Any] = []
     clocks: list[int] = []

@@ -38,9 +38,7 @@ def divided(
     step = max(1, window // 4)
     total = sum(max(len(t.ts) - 1 - window, 0) // step + 1 for t in trajectories)
     windows = cut(trajectories, window, reach_of(delays), step * -(-total // MOST_WINDOWS))
-    windows = _from_measured(trajectories, windows)
-    seen = [w for w in windows if _has_past(trajectories[w.trajectory], w.first, reach_of(delays))]
-    windows = seen if 2 * len(seen) >= len(windows) else windows
+    windows = _from_measured(trajectories, windows, reach_of(delays))
     windows = [w for w in windows if _has_instants(trajectories[w.trajectory], w.first, delays)]
     ends = [(1 - share) * (len(t.ts) - 1) for t in trajectories]
     learning = [w for w in windows if w.last <= ends[w.trajectory]]
@@ -63,31 +61,36 @@ def divided(
     return learning, testing[:: -(-len(testing) // 256)]
 
 
-def _from_measured(trajectories: Sequence[Trajectory], windows: list[Window]) -> list[Window]:
+def _from_measured(
+    trajectories: Sequence[Trajectory], windows: list[Window], reach: float
+) -> list[Window]:
     """Windows whose first sample is measured, moved there where it is not, and whose others are not
-    all missing. Where no sample has all its states, they stay as they are."""
-    found: dict[Window, None] = {}
+    all missing; and if that leaves half of them, those which look back at no long gap."""
+    all_measured = [np.flatnonzero(~np.isnan(t.ys).any(axis=1)) for t in trajectories]
+    gapless = [_without_gap(t, m, reach) for t, m in zip(trajectories, all_measured, strict=True)]
+    found: dict[Window, bool] = {}
     for w in windows:
-        ys = trajectories[w.trajectory].ys
-        measured = np.flatnonzero(~np.isnan(ys).any(axis=1))
-        first = w.first
-        if measured.size:
-            place = np.searchsorted(measured, w.first)
-            first = int(measured[place]) if place < len(measured) else len(ys)
+        ys, measured = trajectories[w.trajectory].ys, all_measured[w.trajectory]
+        place = int(np.searchsorted(measured, w.first))
+        # Where no sample has all its states a window stays where it is.
+        first = w.first if not measured.size else int(np.append(measured, len(ys))[place])
         moved = Window(w.trajectory, first, w.last + first - w.first)
         if moved.last < len(ys) and not np.isnan(ys[first + 1 : moved.last + 1]).all():
-            found[moved] = None
-    return list(found)
+            found[moved] = bool(gapless[w.trajectory][place]) if measured.size else True
+    seen = [w for w, good in found.items() if good]
+    return seen if 2 * len(seen) >= len(found) else list(found)
 
 
-def _has_past(trajectory: Trajectory, first: int, reach: float) -> bool:
-    """Whether what a start looks back at has no gap that is long for this series."""
-    known = ~np.isnan(trajectory.ys).any(axis=1)
-    ts = trajectory.ts[known]
-    gaps = np.diff(ts, prepend=ts[:1])
-    start = trajectory.ts[first]
-    looked_at = gaps[(ts > start - reach) & (ts <= start)]
-    return len(ts) < 3 or bool(np.all(looked_at <= 10 * np.median(gaps[1:])))
+def _without_gap(trajectory: Trajectory, measured: np.ndarray, reach: float) -> np.ndarray:
+    """For each measured sample, whether what it looks back at has no gap that is long for this
+    series."""
+    ts = trajectory.ts[measured]
+    if len(ts) < 3:
+        return np.ones(len(ts), bool)
+    long = np.diff(ts, prepend=ts[:1]) > 10 * np.median(np.diff(ts))
+    until = np.cumsum(long)
+    before = np.concatenate([[0], until])[np.searchsorted(ts, ts - reach, side="right")]
+    return until == before
 
 
 def _has_instants(trajectory: Trajectory, first: int, delays: Sequence[Delay]) -> bool:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ._delays import Hold, RealScalar
+from ._windows import last_known
 from .analysis import (
     KnotMap,
     Orbit,
@@ -192,16 +193,16 @@ def why_no_map(model: Identifier) -> str | None:
 def learned_map(model: Identifier, tau: RealScalar | None = None, unit: float = 1.0) -> KnotMap:
     """The knot map of a learned equation, the first of an ensemble, as it was trained; with
     another period if `tau` is given, and for states in another `unit`. It starts at the end of the
-    series."""
+    series, where all states are known."""
     reason = why_no_map(model)
     if reason is not None:
         raise ValueError(reason)
     exact = lambda x: jnp.asarray(x, float) if eqx.is_inexact_array(x) else x
     period = jnp.asarray(model.delays_[0].tau if tau is None else tau, float)
-    field = jax.tree.map(exact, model.equation_)
+    field, series = jax.tree.map(exact, model.equation_), model.series_[-1]
     return knot_map(
         field if unit == 1 else _InUnit(field, unit),
-        jnp.asarray(model.series_[-1].filled[-1] / unit, float),
+        jnp.asarray(series.filled[last_known(series)] / unit, float),
         delays=[Hold(period, lag=d.lag) for d in model.delays_ if isinstance(d, Hold)],
         solver=model.solver,
         steps=model.steps_,

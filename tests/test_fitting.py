@@ -210,17 +210,10 @@ def test_dates_inputs_and_several_columns(lagrax_command, tmp_path):
     assert (tmp_path / "fit-days/figures/training.png").exists()
 
 
-def test_hours_are_written_where_they_are_needed(tmp_path):
-    first = datetime.datetime(2024, 1, 1)
-    dates = [(first + datetime.timedelta(hours=6 * i)).isoformat() for i in range(12)]
-    write_csv(tmp_path / "x.csv", ["when", "x"], dates, range(12))
-    table = read_table(tmp_path / "x.csv")
-    assert list(_fit.times(table, table.ts)) == dates
-
-
-def test_fast_samples_keep_their_times(tmp_path):
-    first = datetime.datetime(2024, 1, 1)
-    dates = [(first + datetime.timedelta(microseconds=250 * i)).isoformat() for i in range(12)]
+@pytest.mark.parametrize("apart", [{"hours": 6}, {"microseconds": 250}], ids=str)
+def test_times_are_written_as_they_were_read(tmp_path, apart):
+    first, gap = datetime.datetime(2024, 1, 1), datetime.timedelta(**apart)
+    dates = [(first + i * gap).isoformat() for i in range(12)]
     write_csv(tmp_path / "x.csv", ["when", "x"], dates, range(12))
     table = read_table(tmp_path / "x.csv")
     assert list(_fit.times(table, table.ts)) == dates

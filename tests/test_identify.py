@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from pathlib import Path
 
 import diffrax
 import equinox as eqx
@@ -13,8 +14,10 @@ import pytest
 import lagrax
 from lagrax import Hold, Identifier, IdentifyError, Lag, Learn, holds
 from lagrax._delays import describe
-from lagrax._equations import Equation, Polynomial, Setting, follow, followed, make_rows
+from lagrax._equations import REST, Equation, Polynomial, Setting, follow, followed, make_rows
+from lagrax._longrun import learned_map
 from lagrax._series import Window, as_trajectories
+from lagrax._table import LEAST_ROWS
 
 QUICK = {"iterations": 100, "progress": False, "width": 8}
 
@@ -217,6 +220,29 @@ def test_what_ends_early_is_not_held_out():
     model = Identifier((), "library").fit(ts, ys)
     assert np.all(model.error_ > 0)
     assert np.all(model.error_ < 1)
+
+
+def test_a_column_of_which_nothing_is_held_out():
+    """No sample has both states, and the second ends long before its last value."""
+    ts = np.arange(160) / 4
+    ys = np.stack([np.cos(ts), np.sin(ts)], axis=1)
+    ys[1::2, 0] = ys[::2, 1] = ys[60:-1, 1] = np.nan
+    with pytest.raises(IdentifyError, match="Column 1 of ys was not measured in the part"):
+        Identifier((), "library").fit(ts, ys)
+
+
+def test_the_long_run_starts_where_all_is_known():
+    ts, ys = of_population(span=24.0)
+    ys[-12:] = np.nan
+    model = Identifier([Hold(1.0)], "library").fit(ts, ys)
+    np.testing.assert_allclose(learned_map(model).point(), ys[-13], rtol=1e-6)
+
+
+def test_the_page_names_the_limits():
+    page = (Path(__file__).parent.parent / "docs/identify.md").read_text(encoding="utf-8")
+    assert (REST, LEAST_ROWS) == (1e-5, 10)
+    assert "less than a hundred-thousandth" in page
+    assert "Ten rows are the least" in page
 
 
 def test_states_with_too_many_digits_are_refused(x64):

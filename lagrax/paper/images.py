@@ -26,6 +26,7 @@ import optax
 from jaxtyping import Array, Float, Int32, PyTree, UInt8
 
 from .. import _machine
+from .._files import parse_json
 from .._gradients import Checkpointed, Direct
 from .._runs import Damaged, RunError, load_arrays, load_checkpoint, save_checkpoint
 from ..nn import Affine, Classifier, paper_intervals, paper_model, paper_models, paper_size
@@ -394,7 +395,7 @@ def load_model(path: str | Path) -> Classifier:
     path = path / MODEL_FILE if path.is_dir() else path
     try:
         _, about = load_arrays(path)
-        run = json.loads(about["run"])
+        run = parse_json(about["run"])
         protocol = Protocol(**run["protocol"])
         options = {"compute_dtype": protocol.dtype, **protocol.options}
         like = _make(run["model"], run["dataset"], key=jax.random.key(0), **options)

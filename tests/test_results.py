@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lagrax.paper import EXPERIMENTS, read_experiment, read_result
-from lagrax.paper.images import TABLE_1, Run, default_protocol
+from lagrax.paper.images import AUGMENTED, TABLE_1, Run, default_protocol
 from lagrax.paper.lines import published, read_lines
 from lagrax.paper.study import (
     EQUAL_COST,
@@ -199,6 +199,23 @@ def test_fine_steps_matter_more_on_svhn_and_mnist():
     assert np.median(lost["cifar10"]) < 0.5
     assert 2 < max(lost["svhn"]) < 10
     assert 2 < max(lost["mnist"]) < 10
+
+
+def test_augmented_models_overfit():
+    lines = [x for x in read_lines(IMAGES) if x.is_default and x.run.dataset == "cifar10"]
+    of = {m: [x for x in lines if x.run.model == m] for m in (*TABLE_1, *AUGMENTED)}
+    assert all(len(found) == 5 for found in of.values())
+    falls = {m: np.mean([x.best - x.last for x in found]) for m, found in of.items()}
+    assert min(falls[m] for m in AUGMENTED) > max(falls[m] for m in TABLE_1)
+    paper = {m: published("cifar10", m) for m in AUGMENTED}
+    best = {m: np.mean([x.best for x in of[m]]) for m in AUGMENTED}
+    below = [m for m in AUGMENTED if best[m] < paper[m].mean - paper[m].std]
+    assert below == ["A2+NODE", "A2+UNPCDDE5"]
+
+
+def test_most_augmented_models_are_missing_elsewhere():
+    there = {x.run.model for x in read_lines(IMAGES) if x.run.dataset != "cifar10"}
+    assert 0 < len(there & set(AUGMENTED)) < len(AUGMENTED) / 2
 
 
 def test_the_page_names_the_default_steps():

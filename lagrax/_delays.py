@@ -1,6 +1,7 @@
 """What an argument from the past is, and where the solution has its breakpoints."""
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -9,6 +10,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, Real
 
@@ -244,9 +246,9 @@ def make_grid(
     levels: int,
     dtype: Any,
 ) -> Grid:
-    """Breakpoints are the instants of all holds and, for lags, the points to which a kink at a
-    breakpoint travels: `levels` times, since each passage through the equation makes the solution
-    smoother by one order."""
+    """Breakpoints are t0, the instants of all holds, the points to which a kink there travels by
+    lags, and as many more as keep an interval within the shortest lag. A kink travels `levels`
+    times: each passage through the equation makes the solution smoother by one order."""
     traced = is_traced(t0, t1, *jax.tree.leaves(list(delays)))
     xp = jnp if traced else np
     if not traced:
@@ -255,9 +257,11 @@ def make_grid(
     slack = 8 * float(jnp.finfo(dtype).eps)
     inner, clocks = _candidates(delays, t0, t1, intervals, levels, slack, xp)
     points = xp.concatenate([xp.atleast_1d(c) for c in [*inner, t1]])
-    points = clipped(points, t0, t1, xp)
-    order = jnp.argsort(points) if traced else None
-    points = points[order] if traced else _merged(np.sort(points), t0, t1, slack)
+    points, order = clipped(points, t0, t1, xp), None
+    if traced:
+        points, order = _in_order(points, slack * _largest(t0, t1, jnp))
+    else:
+        points = _merged(np.sort(points), t0, t1, slack)
     starts = xp.concatenate([xp.atleast_1d(xp.asarray(t0, points.dtype)), points[:-1]])
     num = points.shape[0]
     lag_taus = [d.tau for d in delays if isinstance(d, Lag)]
@@ -288,8 +292,6 @@ def _candidates(delays, t0, t1, intervals, levels, slack, xp) -> tuple[list[Any]
     seen: list[Any] = []
     clocks: list[int] = []
     lags = [d.tau for d in delays if isinstance(d, Lag)]
-    # Holds come first: where a kink meets an instant, the (stable) sort then lets the hold change
-    # at its own instant, which matters to the gradient of a traced lag.
     for hold in (d for d in delays if isinstance(d, Hold)):
         same = [hold.times is None and _same(hold.tau, tau) for tau in seen]
         clocks.append(same.index(True) if any(same) else len(found))
@@ -301,14 +303,39 @@ def _candidates(delays, t0, t1, intervals, levels, slack, xp) -> tuple[list[Any]
         else:
             first = _floor(t0 / hold.tau, slack, xp) + 1
             found.append((first + xp.arange(_count(hold.tau, t0, t1, intervals, xp))) * hold.tau)
-    for tau in lags:
-        found.append(t0 + xp.arange(1, _count(tau, t0, t1, intervals, xp) + 1) * tau)
-    if xp is np and lags and len(delays) > 1:
-        found = [_travelled(np.concatenate([[t0], *found]), lags, t1, levels)]
-    elif lags and len(delays) > 1:
-        # With traced delays the number of breakpoints must be static: follow a kink once.
-        found += [kinks + tau for kinks in list(found) for tau in lags]
-    return found, clocks
+    if not lags:
+        return found, clocks
+    # An interval must not be longer than the shortest lag: what that looks at is then known.
+    shortest = lags[0] if len(lags) == 1 else xp.min(xp.stack([xp.asarray(x) for x in lags]))
+    multiples = t0 + xp.arange(1, _count(shortest, t0, t1, intervals, xp) + 1) * shortest
+    if len(delays) == 1:
+        return [multiples], clocks
+    if xp is np:
+        kinks = np.concatenate([[t0], *found])
+        kinks = _travelled(kinks[(kinks >= t0) & (kinks < t1)], lags, t1, levels)
+        return [_filled(kinks, shortest, t1, slack)], clocks
+    levels = min(levels, intervals)
+    return [*found, *_passed_on(found, lags, t0, levels), multiples[levels:]], clocks
+
+
+def _passed_on(instants: list[Any], lags: list[Any], t0, levels: int) -> list[Any]:
+    """Where traced lags take kinks, as far as a static number of breakpoints goes: those at
+    instants once, that at t0 to the sums of up to `levels` lags.
+
+    Where some coincide, the intervals between them have no length, and the derivative is that for
+    one order of them. All orders agree with one way to move the delays a little: those that more
+    lags have passed on come later, of as many lags those of the earlier ones come first.
+    """
+    sums = [
+        combination
+        for count in range(1, levels + 1)
+        for combination in itertools.combinations_with_replacement(range(len(lags)), count)
+    ]
+    found = []
+    for which in sums:
+        found += [kinks + lags[which[0]] for kinks in instants if len(which) == 1]
+        found.append(t0 + sum(lags[i] for i in which))
+    return found
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -329,8 +356,7 @@ def _covered(delays: Sequence[Any], t0, t1, intervals, slack):
         tau = jnp.asarray(delay.tau)
         first = t0 if isinstance(delay, Lag) else _floor(t0 / tau, slack, jnp) * tau
         reach = first + intervals * tau
-        scale = jnp.maximum(jnp.maximum(jnp.abs(t0), jnp.abs(t1)), t1 - t0)
-        covered &= (tau > 0) & (reach >= t1 - slack * scale)
+        covered &= (tau > 0) & (reach >= t1 - slack * _largest(t0, t1, jnp))
     return covered
 
 
@@ -344,12 +370,37 @@ def _travelled(kinks, lags, t1, levels):
     return np.concatenate(reached)
 
 
+def _filled(points, longest, t1, slack):
+    """With more of them in equal distances wherever two are farther apart than `longest`."""
+    points = np.unique(np.append(points, t1))
+    pieces = np.maximum(1, np.ceil(np.diff(points) / longest - slack)).astype(int)
+    number = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    begin, pieces, length = (np.repeat(x, pieces) for x in (points[:-1], pieces, np.diff(points)))
+    return begin + length * number / pieces
+
+
 def _merged(points, t0, t1, slack):
     """Drops points that rounding alone tells apart from each other, from t0 or from t1."""
-    width = slack * max(abs(t0), abs(t1), t1 - t0)
+    width = slack * _largest(t0, t1, np)
     points = points[(points > t0 + width) & (points < t1 - width)]
     keep = np.diff(points, prepend=-np.inf) > width
     return np.concatenate([points[keep], [t1]])
+
+
+def _in_order(points, width):
+    """The points by time; those that rounding alone tells apart stay in the order in which they
+    come. And their order."""
+    order = jnp.argsort(points)
+    apart = jnp.diff(points[order]) > width
+    group = jnp.zeros_like(order).at[order[1:]].set(jnp.cumsum(apart))
+    order = jnp.argsort(group)
+    points = points[order]
+    return points + lax.stop_gradient(lax.cummax(points) - points), order
+
+
+def _largest(t0, t1, xp):
+    """The size of the times that rounding is relative to."""
+    return xp.maximum(xp.maximum(xp.abs(t0), xp.abs(t1)), t1 - t0)
 
 
 def clipped(x, low, high, xp):

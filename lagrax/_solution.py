@@ -7,7 +7,8 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Bool, Float, PyTree, Real, Shaped
+from jax import lax
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree, Real, Shaped
 
 
 class RESULTS(diffrax.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
@@ -54,25 +55,58 @@ class Knots(NamedTuple):
 class Records(eqx.Module):
     """The solver's dense output over consecutive intervals, each of up to `steps` steps.
 
-    Unused places at the end of an interval have infinite `ts`.
+    The intervals are in the order of time from row `oldest` on, and from the last row on to the
+    first. Unused places at the end of an interval have infinite `ts`.
     """
 
     ts: Float[Array, "intervals steps_plus_1"]
     infos: PyTree[Shaped[Array, "intervals steps ..."]]
     interpolation: Callable = eqx.field(static=True)
+    oldest: Int[Array, ""] | int = 0
+
+    @property
+    def last_start(self) -> Real[Array, ""]:
+        return self.ts[self._rows(-1), 0]
+
+    def pushed(self, record: tuple[Array, PyTree]) -> "Records":
+        """With the record of one more interval in place of the oldest, which is cheaper than to
+        move all the others up."""
+        put = lambda rows, new: rows.at[self.oldest].set(new)
+        ts, infos = jax.tree.map(put, (self.ts, self.infos), record)
+        return Records(ts, infos, self.interpolation, self._rows(1))
+
+    def _rows(self, number: Any) -> Any:
+        """Where the intervals with these numbers are, 0 the oldest."""
+        return (self.oldest + number) % self.ts.shape[0]
 
     def evaluate(self, t: Real[Array, ""], right: Bool[Array, ""] | bool = False) -> PyTree[Array]:
         """The state at t. At a breakpoint, where the solution has a kink, the earlier interval
         answers (so that one of no length never does), or with `right` the later one."""
-        starts = self.ts[1:, 0]
-        earlier = jnp.searchsorted(starts, t, side="left")
-        row = jnp.where(right, jnp.searchsorted(starts, t, side="right"), earlier)
-        ts = self.ts[row]
-        step = jnp.clip(jnp.searchsorted(ts, t, side="right") - 1, 0, ts.shape[0] - 2)
-        # A time that rounding puts past the last step of its interval belongs to that step.
-        step = jnp.where(jnp.isinf(ts[step + 1]), jnp.maximum(step - 1, 0), step)
+        # Not t itself, which rounding may have put on the other side of the breakpoint it is.
+        rounding = 8 * jnp.finfo(t.dtype).eps * jnp.maximum(jnp.abs(t), self.last_start - t)
+        starts = self.ts[self._rows(jnp.arange(1, self.ts.shape[0])), 0]
+        earlier = jnp.searchsorted(starts, t - rounding, side="left")
+        later = jnp.searchsorted(starts, t + rounding, side="right")
+        row = self._rows(jnp.where(right, later, earlier))
+        step = self._step(row, t)
         info = jax.tree.map(lambda x: x[row, step], self.infos)
-        return self.interpolation(t0=ts[step], t1=ts[step + 1], **info).evaluate(t)
+        t0, t1 = self.ts[row, step], self.ts[row, step + 1]
+        return self.interpolation(t0=t0, t1=t1, **info).evaluate(t)
+
+    def _step(self, row: Int[Array, ""], t: Real[Array, ""]) -> Int[Array, ""]:
+        """The step of an interval that t lies in; the first or the last one, where it lies outside.
+        By bisection: `jnp.searchsorted` takes a copy of the row, with its room for many steps."""
+        steps = self.ts.shape[1] - 1
+        ts, t = lax.stop_gradient((self.ts, t))
+
+        def halve(_, bounds):
+            low, high = bounds
+            middle = (low + high) // 2
+            ahead = (ts[row, middle] <= t) & jnp.isfinite(ts[row, middle + 1])
+            return jnp.where(ahead, middle, low), jnp.where(ahead, high, middle)
+
+        bounds = jnp.asarray(0), jnp.asarray(steps)
+        return lax.fori_loop(0, (steps - 1).bit_length(), halve, bounds)[0]
 
 
 class Solution(eqx.Module):

@@ -87,8 +87,8 @@ def solve(
     - `steps`: this many equal steps in each interval instead of adaptive ones: the fast path.
     - `dt0`: the first adaptive step; found by itself if left out.
     - `intervals`: needed where a delay, t0 or t1 is traced (trained, vmapped): at least as many as
-      there are periods of the shortest delay in the span. (A kink that a traced `Lag` passes on is
-      followed once where there are other delays too, so that high orders may suffer a little.)
+      there are periods of the shortest delay in the span. (A traced `Lag` passes the kink at the
+      instant of a `Hold` on once, not further, so that high orders may suffer a little.)
     - `saveat`: as in diffrax. Build it outside `jit`: its times are then known beforehand, which is
       cheaper.
     - `gradient`: `Checkpointed()`, `Direct()` or `Adjoint()`.
@@ -121,7 +121,7 @@ def solve(
         intervals = len(fields)  # one for each, which is checked below
     else:
         check_intervals(intervals, delays, t0, t1)
-    grid = make_grid(delays, t0, t1, intervals=intervals, levels=_order(solver) + 1, dtype=dtype)
+    grid = make_grid(delays, t0, t1, intervals=intervals, levels=_order(solver), dtype=dtype)
     check_number_of_fields(fields, grid.num, delays, t0, t1)
     check_enough_intervals(intervals, grid.num, delays)
     places = make_places(saveat, grid, dtype)
@@ -379,16 +379,15 @@ def _no_records(problem: _Problem, method: Method, grid: Grid) -> Records:
     if method.steps is None:
         ts = ts.at[:, 2:].set(jnp.inf)
     infos = empty_infos(method.stepper, t0, problem.y0, (grid.window, method.room))
-    return Records(ts, infos, method.stepper.interpolation)
+    return Records(ts, infos, method.stepper.interpolation, jnp.asarray(0))
 
 
 def _cross(problem: _Problem, method: Method, grid: Grid, interval, carry: _Carry, row: _Row):
     leg, pace, result = cross(interval, method, problem.gradient, carry.pace)
     records = carry.records
     if records is not None:
-        old, new = (records.ts, records.infos), leg.record
-        ts, infos = jax.tree.map(lambda o, n: jnp.concatenate([o[1:], n[None]]), old, new)
-        records = Records(ts, infos, records.interpolation)
+        assert leg.record is not None
+        records = records.pushed(leg.record)
     failed = (carry.result == RESULTS.successful) & (result != RESULTS.successful)
     t = row.start + row.length if pace is None else pace.t
     carry = _Carry(

@@ -49,8 +49,8 @@ class Past(eqx.Module):
         time = jnp.where(near, self._beside_t0(right) + t - lax.stop_gradient(t), t)
         if self.records is None:
             return self.initial(time)
-        first = self.records.ts[-1, 0] < self.t0
-        early = first | (t <= self.t0 + rounding)
+        first = self.records.last_start < self.t0
+        early = first | jnp.where(near, ~right, t < self.t0)
         before = self.initial(jnp.where(early, time, self.t0))
         after = self.records.evaluate(jnp.where(early, self.t0, t), right)
         return jax.tree.map(lambda b, a: jnp.where(early, b, a), before, after)

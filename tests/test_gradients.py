@@ -130,6 +130,33 @@ def test_lag_gradients_of_field_past_and_delay(path, x64):
     np.testing.assert_allclose(ravel(direct), measured, rtol=2e-5, atol=1e-6)
 
 
+SEVERAL = {
+    "apart": (lambda p: [Lag(p[0]), Lag(p[1])], [0.7, 1.1]),
+    "twice the other": (lambda p: [Lag(p[0]), Lag(p[1])], [0.8, 1.6]),
+    "equal": (lambda p: [Lag(p[0]), Lag(p[1])], [1.0, 1.0]),
+    "three": (lambda p: [Lag(p[0]), Lag(p[1]), Lag(p[2])], [0.6, 0.9, 0.3]),
+    "one is known": (lambda p: [Lag(0.5), Lag(p[0])], [1.0]),
+    "with a clock": (lambda p: [Lag(p[0]), Lag(p[1]), Hold(1.0)], [2.0, 1.0]),
+}
+
+
+@pytest.mark.parametrize("case", SEVERAL)
+def test_several_traced_lags(case, x64):
+    """Most of their kinks coincide, where intervals have no length: the solution has a derivative
+    there all the same."""
+    make, taus = SEVERAL[case]
+
+    def field(t, y, args, *, history):
+        return -history[0] * jnp.cos(y) - 0.5 * history[1] + 0.3 * sum(history[2:])
+
+    def final(taus):
+        return lagrax.solve(field, 0.0, 3.7, 1.0, delays=make(taus), intervals=13, steps=6).ys[0]
+
+    taus = jnp.array(taus)
+    measured = finite_differences(final, taus)
+    np.testing.assert_allclose(jax.jit(jax.grad(final))(taus), measured, rtol=2e-5)
+
+
 @pytest.mark.parametrize(
     "clock",
     [

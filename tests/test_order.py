@@ -6,8 +6,10 @@ they do in diffrax without any delay.
 """
 
 import itertools
+import math
 
 import diffrax
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -108,6 +110,36 @@ def test_the_order_is_kept(case, x64):
     slack = 0.4 if case == "lag" else 0.25
     wrong = {name: m for name, m in measured.items() if not abs(m[0] - m[1]) <= slack}
     assert not wrong, f"{wrong} of {measured}"
+
+
+@pytest.mark.parametrize("traced", [False, True], ids=["known", "traced"])
+@pytest.mark.parametrize(
+    ("solver", "counts"),
+    [(diffrax.Bosh3, (8, 16, 32)), (diffrax.Tsit5, (4, 6, 9))],
+    ids=["Bosh3", "Tsit5"],
+)
+def test_several_lags_keep_the_order(solver, counts, traced, x64):
+    """Their kinks travel to every sum of them: breakpoints as long as the solver can see a kink,
+    not in the whole span."""
+    taus, t1 = (1.0, 2**0.5, 3**0.5), 12.0
+    field = lambda t, z, args, *, history: -0.3 * z + 0.9 * jnp.sin(drive(history))
+    f = lambda t, z, history: -0.3 * z + 0.9 * np.sin(drive(history))
+    start = lambda t: past(t, np)
+    expected = reference(f, 0.0, t1, start, [Lag(tau) for tau in taus], [t1], 1e-13, 1e-14)[0]
+
+    def solved(taus, steps):
+        delays = [Lag(tau) for tau in taus]
+        options = {"delays": delays, "solver": solver(), "steps": steps, "intervals": 12}
+        return lagrax.solve(field, 0.0, t1, past, **options)
+
+    if not traced:
+        order = solver().order(None)
+        assert solved(taus, 1).stats["num_intervals"] <= t1 + math.comb(order + 3, 3)
+    by_taus = eqx.filter_jit(solved)
+    sols = [by_taus(jnp.array(taus), k) if traced else solved(taus, k) for k in counts]
+    errors = [float(np.max(np.abs(np.asarray(sol.ys[-1]) - expected))) for sol in sols]
+    measured = -np.polyfit(np.log(counts), np.log(errors), 1)[0]
+    assert measured > solver().order(None) - 0.4, errors
 
 
 def test_the_order_that_is_lost_when_steps_cross_knots(x64):

@@ -313,7 +313,8 @@ def _candidates(delays, t0, t1, intervals, levels, slack, xp) -> tuple[list[Any]
     if xp is np:
         kinks = np.concatenate([[t0], *found])
         kinks = _travelled(kinks[(kinks >= t0) & (kinks < t1)], lags, t1, levels)
-        return [_filled(kinks, shortest, t1, slack)], clocks
+        kinks = np.append(t0, _merged(np.sort(kinks), t0, t1, slack))
+        return [_filled(kinks, shortest, slack * _largest(t0, t1, np))], clocks
     levels = min(levels, intervals)
     return [*found, *_passed_on(found, lags, t0, levels), multiples[levels:]], clocks
 
@@ -370,13 +371,14 @@ def _travelled(kinks, lags, t1, levels):
     return np.concatenate(reached)
 
 
-def _filled(points, longest, t1, slack):
-    """With more of them in equal distances wherever two are farther apart than `longest`."""
-    points = np.unique(np.append(points, t1))
-    pieces = np.maximum(1, np.ceil(np.diff(points) / longest - slack)).astype(int)
+def _filled(points, longest, width):
+    """With more of them in equal distances wherever two are farther apart than `longest`, by more
+    than the `width` that rounding may make."""
+    gaps = np.diff(points)
+    pieces = np.maximum(1, np.ceil((gaps - width) / longest)).astype(int)
     number = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-    begin, pieces, length = (np.repeat(x, pieces) for x in (points[:-1], pieces, np.diff(points)))
-    return begin + length * number / pieces
+    begin, pieces, gaps = (np.repeat(x, pieces) for x in (points[:-1], pieces, gaps))
+    return begin + gaps * number / pieces
 
 
 def _merged(points, t0, t1, slack):

@@ -46,7 +46,7 @@ class Past(eqx.Module):
         # Rounding alone must not decide on which side of t0 the initial function is asked. (Some
         # implicit methods do look beyond the end of a step, and the first interval has no records.)
         near = jnp.abs(t - self.t0) <= rounding
-        time = jnp.where(near, self._beside_t0(right) + t - lax.stop_gradient(t), t)
+        time = jnp.where(near, self._beside_t0(right) + (t - lax.stop_gradient(t)), t)
         if self.records is None:
             return self.initial(time)
         first = self.records.last_start < self.t0

@@ -274,7 +274,8 @@ def analyse(
             for name, (names, columns) in found.tables.items():
                 write_table(inside / name, names, columns)
             if found.states is not None:
-                write_atomically(inside / "states.csv", _states_text(subject, found.states))
+                text = _states_text(subject, spans[0].name, found.states)
+                write_atomically(inside / "states.csv", text)
             summary = write_summary(inside, summary)
     where = ", ".join(f"{k} = {v:g}" for k, v in subject.parameters.items())
     lines = [f"{subject.name}, {where}:", *(f"  {line}" for line in now.lines()), *found.lines]
@@ -405,14 +406,15 @@ def _bisected(
     return Change((low + high) / 2, point, gains, event)
 
 
-def _windows(diagram: Bifurcation) -> list[dict[str, float | int]]:
+def _windows(diagram: Bifurcation) -> list[dict[str, float | int | bool]]:
     """Stretches of values with the same period; 0 is chaos, and −1 is slow to settle, or escapes.
-    Those shorter than a hundredth of all are left out, and may lie inside others."""
+    Those shorter than a hundredth of all are left out, and may lie inside others, which are then
+    not said to have their period `throughout`."""
     kinds = np.where(diagram.periods > 0, diagram.periods, -1)
     kinds = np.where((kinds < 0) & (np.asarray(diagram.exponents) > 1e-3), 0, kinds)
     values = np.asarray(diagram.values, float)
     edges = np.flatnonzero(np.diff(kinds)) + 1
-    found: list[dict[str, float | int]] = []
+    found: list[dict[str, float | int | bool]] = []
     for a, b in zip(np.append(0, edges), np.append(edges, len(kinds)), strict=True):
         if b - a < max(2, len(kinds) / 100):
             continue
@@ -421,6 +423,9 @@ def _windows(diagram: Bifurcation) -> list[dict[str, float | int]]:
         else:
             ends = {"low": float(values[a]), "high": float(values[b - 1])}
             found.append(ends | {"period": int(kinds[a])})
+    for w in found:
+        inside = (values >= w["low"]) & (values <= w["high"])
+        w["throughout"] = bool(np.all(kinds[inside] == w["period"]))
     return found
 
 
@@ -436,17 +441,19 @@ def _told(span: Span, critical: Sequence[Change], windows: Sequence[Mapping]) ->
     named = {0: "chaos", -1: "no period found", 1: "a fixed point"}
     for w in windows:
         what = named.get(w["period"], f"period {w['period']}")
-        lines.append(f"{what} from {w['low']:.5g} to {w['high']:.5g}")
+        but = "" if w["throughout"] else ", but for narrow windows,"
+        lines.append(f"{what}{but} from {w['low']:.5g} to {w['high']:.5g}")
     return lines
 
 
-def _states_text(subject: Subject, diagram: Bifurcation) -> str:
-    """One row for each value: the value, then all states kept, each with its components."""
+def _states_text(subject: Subject, parameter: str, diagram: Bifurcation) -> str:
+    """One row for each value of the parameter: that, then all states kept, each with its
+    components."""
     states = np.asarray(diagram.states, float)
     names = [f"{state}[{i}]" for i in range(states.shape[1]) for state in subject.states]
     rows = np.column_stack([np.asarray(diagram.values, float), states.reshape(len(states), -1)])
     written = (",".join([f"{x:.7g}" for x in row]) for row in rows.tolist())
-    return "\n".join([",".join(["value", *names]), *written]) + "\n"
+    return "\n".join([",".join([parameter, *names]), *written]) + "\n"
 
 
 # --- linear equations -----------------------------------------------------------------------------

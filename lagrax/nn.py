@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.typing import DTypeLike
-from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray, PyTree, Shaped
+from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray, PyTree, Real, Shaped
 
 from ._checks import check_delays
 from ._delays import Delay, Lag, RealScalar, holds, is_whole
@@ -559,6 +559,13 @@ class _Options(NamedTuple):
     throw: bool
 
 
+class _Periods(eqx.Module):
+    """A final time that is so many periods, for periods that are trained."""
+
+    tau: Real[Array, ""]
+    number: int = eqx.field(static=True)
+
+
 class Flow(eqx.Module):
     """The map from an initial state to the state at time T: the core of all layers.
 
@@ -589,7 +596,7 @@ class Flow(eqx.Module):
         field: Callable | list[Callable] | tuple[Callable, ...],
         delays: Sequence[Delay] = (),
         *,
-        T: RealScalar = 1.0,
+        T: RealScalar | _Periods = 1.0,
         augment: int = 0,
         intervals: int | None = None,
         solver: diffrax.AbstractSolver = diffrax.Tsit5(),
@@ -631,6 +638,7 @@ class Flow(eqx.Module):
         field, `saveat` and `intervals` are those of `lagrax.solve`.
         """
         T, options = _put_back(self._arrays, self._static)
+        T = T.number * T.tau if isinstance(T, _Periods) else T
         if intervals is not None:
             options = options._replace(intervals=intervals)
         return solve(
@@ -642,6 +650,12 @@ class Flow(eqx.Module):
             saveat=saveat,
             **options._asdict(),
         )
+
+
+def _shared(T: RealScalar, n: int) -> tuple[RealScalar, RealScalar | _Periods]:
+    """The n-th part of T, and T: where they are trained, one parameter, that part."""
+    tau = T / n
+    return tau, _Periods(tau, n) if isinstance(tau, jax.Array) else T
 
 
 @dataclasses.dataclass(frozen=True)
@@ -752,7 +766,7 @@ class NPCDDE(AbstractLayer):
     z' = f(z(t), z_k, z_{k-1}, ...), where z_k is the state at the last multiple of tau = T/n. The
     first choice for a past: universal (Theorem 1, Proposition 2) at the price of a `NODE`.
 
-    - `n`: the number of intervals in T.
+    - `n`: the number of intervals in T. (Where T is an array of JAX's, tau is trained, T with it.)
     - `lags`: the number of held states the field is given, n if left out; the field has
       `history=lags`. (The paper's formula has one more, which equals the one before it up to T.)
 
@@ -780,7 +794,8 @@ class NPCDDE(AbstractLayer):
                 f"states. Build the field with history={lags}, or give lags="
                 f"{field.design.history}."
             )
-        self.flow = Flow(field, holds(T / n, lags), T=T, **options)
+        tau, end = _shared(T, n)
+        self.flow = Flow(field, holds(tau, lags), T=end, **options)
 
 
 class UNPCDDE(AbstractLayer):
@@ -805,7 +820,8 @@ class UNPCDDE(AbstractLayer):
     ):
         n = len(_checked_sequence("UNPCDDE", "fields", fields))
         _check_whole("UNPCDDE", "the number of fields", n, 1)
-        self.flow = Flow(list(fields), holds(T / n, n if lags is None else lags), T=T, **options)
+        tau, end = _shared(T, n)
+        self.flow = Flow(list(fields), holds(tau, n if lags is None else lags), T=end, **options)
 
 
 # --- the paper's models ---------------------------------------------------------------------------

@@ -9,6 +9,7 @@ same parameters and metrics. Everything a step does follows from the seed and it
 checkpoint needs to hold no more than the model and the optimiser's state.
 """
 
+import inspect
 import json
 import operator
 import threading
@@ -24,6 +25,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
+from . import _machine
 from ._delays import is_number
 from ._devices import as_the_first_knows, divided, make_mesh, on_all
 from ._progress import Progress
@@ -111,11 +113,13 @@ def train(
     - `loss(model, batch)`: one value a row of the batch; the mean is minimised. (A single one will
       do where all batches are full.) It may return `(values, metrics)` with a dictionary of more to
       record at each step, as it is: where the last batch of a pass is filled up, its metrics are of
-      the filling, too, which the loss leaves out.
+      the filling, too, which the loss leaves out. `loss(model, batch, key)` is given a random key,
+      another one at each step, for dropout or noise.
     - `make(key)`: the model to start from, whose inexact arrays are trained.
     - `data`: arrays with a common first axis, the rows. They stay on the device.
-    - `optimiser`: an optax gradient transformation.
-    - `steps`: how many.
+    - `optimiser`: an optax gradient transformation, also one that asks for the loss, such as
+      `optax.contrib.reduce_on_plateau()` or `optax.lbfgs()`.
+    - `steps`: how many. A run in a folder may be given more of them later, and goes on.
     - `seeds`: one, or several that train side by side as one vmapped program: compiled once, and on
       a CPU faster than one after the other.
     - `batch_size`: rows a step, shuffled anew each time all have been seen, the last batch of a
@@ -156,6 +160,7 @@ def train(
         state = state._replace(best=(state.model, worst))
     if folder is not None:
         own |= {"data": fingerprint(data), "start": fingerprint(state)}
+        own |= {} if evaluate is None else {"test_data": fingerprint(test_data)}
     with _open_run(folder, own, resume, tensorboard) as run:
         step, state, seconds = run.restore(state)
         step, state, seconds, run.records = as_the_first_knows(step, state, seconds, run.records)
@@ -262,7 +267,7 @@ def _compiled(job: _Job, state: _State, data: PyTree, test_data: PyTree, step: A
         def body(arrays, number):
             batch, weights = batches.at(number)
             batch = divided(job.mesh, batch)
-            state, metrics = _step(job, eqx.combine(arrays, static), batch, weights)
+            state, metrics = _step(job, eqx.combine(arrays, static), batch, weights, number)
             return eqx.filter(state, eqx.is_array), metrics
 
         arrays, metrics = jax.lax.scan(body, arrays, step + jnp.arange(length))
@@ -272,12 +277,17 @@ def _compiled(job: _Job, state: _State, data: PyTree, test_data: PyTree, step: A
     evaluated = {}
     if job.evaluate is not None:
         evaluated = _over_seeds(job, job.evaluate)(state.model, test_data)
+        _check_metrics(evaluated, "evaluate")
     return on_all(job.mesh, (state, metrics, evaluated))
 
 
-def _step(job: _Job, state: _State, batch: PyTree, weights: Array | None) -> tuple[_State, dict]:
+def _step(
+    job: _Job, state: _State, batch: PyTree, weights: Array | None, number: Array
+) -> tuple[_State, dict]:
+    random = {"key": _key_of_loss(state.seed, number)} if _takes_key(job.loss) else {}
+
     def mean(model):
-        values = job.loss(model, batch)
+        values = job.loss(model, batch, **random)
         values, metrics = values if isinstance(values, tuple) else (values, {})
         if not eqx.is_array_like(values):
             raise TypeError(
@@ -290,15 +300,48 @@ def _step(job: _Job, state: _State, batch: PyTree, weights: Array | None) -> tup
                 "rows; expected one a row, since the last batch of a pass has rows that do not "
                 "count."
             )
+        _check_metrics(metrics, "loss")
         if {"loss", "step"} & metrics.keys():
             raise ValueError("The metrics of a loss may not be called loss or step: rename them.")
         return jnp.average(jnp.asarray(values), weights=weights), metrics
 
     (value, metrics), gradient = eqx.filter_value_and_grad(mean, has_aux=True)(state.model)
     parameters = eqx.filter(state.model, eqx.is_inexact_array)
-    updates, optimiser = job.optimiser.update(gradient, state.optimiser, parameters)
+    # What optimisers beyond the usual ask for, such as those that search along a line.
+    loss_of = lambda parameters: mean(eqx.combine(parameters, state.model))[0]
+    more = {"value": value, "grad": gradient, "value_fn": loss_of}
+    update = _machine.load("optax").with_extra_args_support(job.optimiser).update
+    updates, optimiser = update(gradient, state.optimiser, parameters, **more)
     model = eqx.apply_updates(state.model, updates)
     return state._replace(model=model, optimiser=optimiser), {"loss": value, **metrics}
+
+
+def _takes_key(loss: Callable) -> bool:
+    try:
+        parameter = inspect.signature(loss).parameters.get("key")
+    except (TypeError, ValueError):
+        return False
+    # With a default, as functools.partial(loss, key=key) has it, it is somebody else's.
+    return parameter is not None and parameter.default is parameter.empty
+
+
+def _key_of_loss(seed: Array, number: Array) -> PRNGKeyArray:
+    """Apart from those that the seed itself has given to `make` and to the order of the rows."""
+    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 2**32 - 1), number)
+
+
+def _check_metrics(metrics: Any, source: str) -> None:
+    if not isinstance(metrics, dict):
+        raise TypeError(
+            f"{source} returned {metrics!r:.60} for its metrics; expected a dictionary, such as "
+            '{"error": error}.'
+        )
+    for name, value in metrics.items():
+        if not eqx.is_array_like(value):
+            raise ValueError(
+                f"{source} returned the metric {name!r} as {value!r:.60}; expected a number, or an "
+                "array of them."
+            )
 
 
 class _Batches:

@@ -61,7 +61,7 @@ def test_the_files_of_a_diagram(lagrax_command, tmp_path):
     np.testing.assert_allclose(table[0, 1:], [np.log(0.5), 1, 1, 1], atol=1e-6)
     header, states = read_csv(tmp_path / "found/states.csv")
     assert states.shape == (20, 65)
-    assert header[:3] == ["value", "x[0]", "x[1]"]
+    assert header[:3] == ["a", "x[0]", "x[1]"]
     np.testing.assert_allclose(states[:, 1:].min(axis=1), table[:, 3], rtol=1e-6)
     figure = from_json(json.loads((tmp_path / "found/figures/diagram.json").read_text()))
     assert len(figure.panels) == 2
@@ -83,6 +83,22 @@ def test_chaos_is_named(lagrax_command):
     code, out, _ = lagrax_command("analyse", "population", "--a", "3.0")
     assert code == 0
     assert "it is chaotic" in out
+
+
+def test_narrow_windows_within_chaos_are_told(lagrax_command, tmp_path):
+    """Between 2.7116 and 3.1018 most values are chaotic, and some are not, at 2.775 the period 12."""
+    line = "analyse population --param a 2.7 2.85 --values 600 --keep 256 --json --out found"
+    code, out, _ = lagrax_command(*line.split())
+    assert code == 0
+    chaos = [w for w in json.loads(out)["windows"] if w["period"] == 0]
+    assert not all(w["throughout"] for w in chaos)
+    header, table = read_csv(tmp_path / "found/diagram.csv")
+    for w in chaos:
+        inside = (table[:, 0] >= w["low"] - 1e-9) & (table[:, 0] <= w["high"] + 1e-9)
+        periods = table[inside, header.index("period")]
+        assert w["throughout"] == bool(np.all(periods == 0))
+    told = analysing._told(analysing.Span("a", 2.7, 2.85), [], chaos)
+    assert any("chaos, but for narrow windows, from" in line for line in told)
 
 
 def test_a_linear_equation_over_one_parameter(lagrax_command, tmp_path):

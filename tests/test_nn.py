@@ -995,3 +995,15 @@ def test_import_needs_no_extra():
     loaded = set(run.stdout.split())
     assert "lagrax" in loaded
     assert loaded & {"optax", "orbax", "matplotlib", "plotly", "typer", "rich", "scipy"} == set()
+
+
+def test_a_trained_end_is_one_parameter():
+    """T = n tau stays so."""
+    field = nn.MLP(1, (4,), history=2, key=jax.random.key(0))
+    for layer in (
+        nn.NPCDDE(field, 2, T=jnp.array(3.0), intervals=4, steps=2),
+        nn.UNPCDDE([field, field], T=jnp.array(3.0), lags=2, steps=2),
+    ):
+        moved = jax.tree.map(lambda x: x + 0.1 if x.ndim == 0 else x, layer)
+        knots = moved.solve(jnp.ones(1)).knots.ts
+        np.testing.assert_allclose(np.unique(knots), [0.0, 1.6, 3.2], rtol=1e-6)

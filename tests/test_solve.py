@@ -1,5 +1,7 @@
 """Solutions against closed forms and against an independent reference."""
 
+import itertools
+
 import diffrax
 import equinox as eqx
 import jax
@@ -150,8 +152,8 @@ def test_every_mixture_of_delays_against_scipy(case, x64):
     np.testing.assert_allclose(fixed.ys, expected, atol=2e-8)
 
 
-@pytest.mark.parametrize("t0", [0.0, 0.1, -3.3, 1000.7])
-@pytest.mark.parametrize("options", [{"steps": 3}, {}, {"dt0": 0.013}], ids=str)
+@pytest.mark.parametrize("t0", [0.0, 0.1, -1.0, -3.3, 10.0, 1000.7])
+@pytest.mark.parametrize("options", [{"steps": 1}, {"steps": 4}, {}, {"dt0": 0.013}], ids=str)
 def test_a_past_that_jumps_to_the_state(t0, options, x64):
     """y' = -y(t - 1), y = 0 before t0 and 1 there: 1, then 1 - s, then (s - 1)^2 / 2 off that."""
     past = lambda t: jnp.where(t < t0, 0.0, 1.0)
@@ -162,11 +164,33 @@ def test_a_past_that_jumps_to_the_state(t0, options, x64):
     np.testing.assert_allclose(sol.ys, [1.0, 1.0, 0.5, 0.0, -0.5], atol=1e-10)
 
 
-def test_a_past_that_jumps_in_float32():
-    past = lambda t: jnp.where(t < 0, 0.0, 1.0)
+@pytest.mark.parametrize("t0", [0.0, -1.0, 10.0])
+def test_a_past_that_jumps_in_float32(t0):
+    """Whatever the rounding: 1 up to t0 + tau, then 1 - s."""
+    past = lambda t: jnp.where(t < t0, 0.0, 1.0)
     lag = lambda t, y, args, *, history: -history[0]
-    sol = lagrax.solve(lag, 0.0, 2.0, past, delays=[Lag(1.0)], steps=4)
-    np.testing.assert_allclose(sol.ys[-1], 0.0, atol=1e-6)
+    for tau, steps in itertools.product((0.3, 1.0, 1.7), (3, 4, 7, None)):
+        sol = lagrax.solve(lag, t0, t0 + 2 * tau, past, delays=[Lag(tau)], steps=steps)
+        np.testing.assert_allclose(sol.knots.ys[1:], [1.0, 1.0 - tau], atol=2e-5)
+
+
+def test_a_past_that_jumps_before_the_start(x64):
+    """Adaptive steps find it by themselves. y(1) is 1/2."""
+    past = lambda t: jnp.where(t < -0.5, 0.0, 1.0)
+    lag = lambda t, y, args, *, history: -history[0]
+    control = diffrax.PIDController(rtol=1e-8, atol=1e-10)
+    sol = lagrax.solve(lag, 0.0, 1.0, past, delays=[Lag(1.0)], stepsize_controller=control)
+    np.testing.assert_allclose(sol.ys[-1], 0.5, atol=3e-6)
+
+
+@pytest.mark.parametrize(
+    "delays", [[Lag(0.1), Lag(0.3)], [Lag(0.1), Hold(0.3)]], ids=["lags", "lag and hold"]
+)
+def test_breakpoints_do_not_depend_on_the_start(delays, x64):
+    field = lambda t, y, args, *, history: -history[0]
+    for t0 in (0.0, 100.0, 1e4):
+        sol = lagrax.solve(field, 30 * t0, 30 * t0 + 3.0, 1.0, delays=delays, steps=1)
+        assert sol.stats["num_intervals"] == 30
 
 
 def test_a_wrapped_solver(x64):

@@ -94,7 +94,7 @@ def test_folder_holds_everything(tmp_path):
     config = json.loads((tmp_path / "run/config.json").read_text())
     given = {"steps": 20, "seeds": [0, 1], "batch_size": 4, "block": 5, "config.width": 10}
     assert {name: config["config"][name] for name in given} == given
-    assert config["config"].keys() - given.keys() == {"data", "start"}
+    assert config["config"].keys() - given.keys() == {"data", "start", "test_data"}
     assert config["machine"]["versions"]["jax"] == jax.__version__
     lines = [json.loads(x) for x in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert [x["step"] for x in lines] == list(range(1, 21))
@@ -118,10 +118,10 @@ def test_a_finished_run_is_not_repeated(tmp_path):
 
 def test_other_settings_are_refused(tmp_path):
     run_in(tmp_path)
-    with pytest.raises(_runs.RunError, match=r"steps was 20, now 30.*--no-resume"):
-        run_in(tmp_path, steps=30)
-    run_in(tmp_path, steps=30, resume=False)
-    assert json.loads((tmp_path / "done.json").read_text())["steps"] == 30
+    with pytest.raises(_runs.RunError, match=r"steps was 20, now 10.*--no-resume"):
+        run_in(tmp_path, steps=10)
+    run_in(tmp_path, steps=10, resume=False)
+    assert json.loads((tmp_path / "done.json").read_text())["steps"] == 10
 
 
 def test_another_model_is_refused(tmp_path):
@@ -145,6 +145,57 @@ def test_other_data_are_refused(tmp_path):
         train(loss, make, (DATA[0], -DATA[1]), ADAM, **options)
     with pytest.raises(_runs.RunError, match="start was"):
         train(loss, make, DATA, optax.sgd(0.1), **options)
+
+
+def test_other_data_to_test_on_are_refused(tmp_path):
+    options = {"steps": 3, "folder": tmp_path, "progress": False}
+    train(loss, make, DATA, ADAM, evaluate=evaluate, test_data=jnp.array(3.0), **options)
+    with pytest.raises(_runs.RunError, match="test_data was"):
+        train(loss, make, DATA, ADAM, evaluate=evaluate, test_data=jnp.array(2.0), **options)
+    with pytest.raises(_runs.RunError, match="test_data was"):
+        train(loss, make, DATA, ADAM, **options)
+
+
+def test_a_run_may_be_given_more_steps(tmp_path):
+    """It ends as one that was given them at once."""
+    first, more = (run_in(tmp_path / "more", steps=steps) for steps in (20, 40))
+    whole = run_in(tmp_path / "whole", steps=40)
+    assert len(first.metrics["loss"].steps) == 20
+    same(more, whole)
+    assert json.loads((tmp_path / "more" / "done.json").read_text())["steps"] == 40
+
+
+def test_a_loss_with_noise(tmp_path):
+    """Another key at each step and for each seed, the same ones after a stop."""
+
+    def noisy(model, batch, key):
+        noise = jax.random.normal(key)
+        return loss(model, batch) + noise, {"noise": noise}
+
+    options = {"seeds": (0, 1), "batch_size": 4, "block": 5, "progress": False}
+    whole = train(noisy, make, DATA, ADAM, steps=20, **options)
+    assert len(np.unique(whole.metrics["noise"].values)) == 40
+    alone = train(noisy, make, DATA, ADAM, steps=20, **options | {"seeds": 1})
+    np.testing.assert_allclose(alone.metrics["noise"].values, whole.metrics["noise"].values[:, 1])
+    for steps in (10, 20):
+        parts = train(noisy, make, DATA, ADAM, steps=steps, folder=tmp_path, **options)
+    same(parts.model, whole.model)
+    np.testing.assert_array_equal(parts.metrics["noise"].values, whole.metrics["noise"].values)
+    plain = train(loss, make, DATA, ADAM, steps=20, **options)
+    np.testing.assert_allclose(plain.model.weight, whole.model.weight, rtol=1e-5)
+
+
+@pytest.mark.parametrize("seeds", [0, [0, 1]], ids=["one", "two"])
+def test_optimisers_that_ask_for_the_loss(seeds):
+    """A quadratic, which L-BFGS with its line search solves at once."""
+    quadratic = lambda model, x: (x @ model["w"] - 3.0 * x[:, 0]) ** 2
+    start = lambda key: {"w": jnp.zeros(1)}
+    x = jnp.linspace(-1.0, 1.0, 16)[:, None]
+    options = {"steps": 5, "seeds": seeds, "progress": False}
+    found = train(quadratic, start, x, optax.lbfgs(), **options)
+    np.testing.assert_allclose(found.model["w"], 3.0, rtol=1e-5)
+    plateau = optax.chain(optax.adam(0.1), optax.contrib.reduce_on_plateau(patience=1))
+    assert np.all(train(quadratic, start, x, plateau, **options).model["w"] > 0.3)
 
 
 def test_a_model_may_hold_a_key(tmp_path):
@@ -242,6 +293,21 @@ def test_numbers_of_numpy_will_do():
 def test_a_loss_that_cannot_be_averaged(bad, message):
     with pytest.raises(ValueError, match=message):
         train(bad, make, DATA, ADAM, steps=3, batch_size=4, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"loss": lambda m, b: (loss(m, b), loss(m, b))}, "loss returned .*expected a dictionary"),
+        ({"evaluate": lambda m, d: jnp.mean(loss(m, d))}, "evaluate .*expected a dictionary"),
+        ({"evaluate": lambda m, d: {"a": {"b": 1.0}}}, "metric 'a' as .*expected a number"),
+    ],
+)
+@pytest.mark.parametrize("seeds", [0, (0, 1)], ids=["one", "two"])
+def test_metrics_that_are_none(options, message, seeds):
+    parts: dict = {"loss": loss, "make": make, "data": DATA, "optimiser": ADAM} | options
+    with pytest.raises((TypeError, ValueError), match=message):
+        train(**parts, test_data=DATA, steps=3, seeds=seeds, progress=False)
 
 
 def test_plain_progress_without_a_terminal(capfd):

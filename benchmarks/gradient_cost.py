@@ -11,10 +11,10 @@ Two cores of an AMD EPYC, not otherwise used; Python 3.11, JAX 0.10.2, diffrax 0
 medians of three timings in one run; earlier ones gave up to 1.9, 1.5, 1.2 and 1.7 s under load.
 
     intervals x steps     8 x 1    8 x 4   8 x 16   8 x 64   64 x 16  256 x 16    8 x 16
-    Direct                57 MB   228 MB   967 MB  3855 MB   6961 MB  27509 MB    1.29 s
-    Checkpointed            5       15      112      433       116       128      1.10
-    Adjoint                 6        6        6        6        13        38      0.83
-    diffrax                 7        8       12       18        67       256      1.25
+    Direct                57 MB   228 MB   967 MB  3855 MB   6961 MB  27509 MB    1.47 s
+    Checkpointed            5       15      112      433       116       128      1.36
+    Adjoint                 6        6        6        6        13        38      1.06
+    diffrax                 7        8       12       18        67       256      1.65
 
 Direct keeps every stage of every step, Checkpointed those of one interval and the knots, Adjoint
 the knots. diffrax keeps the state at some steps and so needs less than Checkpointed within an

@@ -6,10 +6,10 @@ at every evaluation. Two cores of an AMD EPYC, otherwise idle; Python 3.11, JAX 
 of 40 turns in one run, in which the two forms alternate; trust the ratios more than the times.
 
     model                             gradient        split     joined    joined / split
-    population, 2-10-10-1, batch 100  Direct         2.1 ms     3.3 ms    1.54
-                                      Checkpointed   2.4 ms     3.4 ms    1.42
-    wide, 192-128-128-32, batch 256   Direct         107 ms     137 ms    1.28
-                                      Checkpointed    89 ms     124 ms    1.40
+    population, 2-10-10-1, batch 100  Direct         2.5 ms     3.9 ms    1.55
+                                      Checkpointed   3.2 ms     4.7 ms    1.45
+    wide, 192-128-128-32, batch 256   Direct         117 ms     152 ms    1.30
+                                      Checkpointed    97 ms     132 ms    1.36
 
 For convolutions on a GPU the answer is another one, see NOTES.md. results/hold_split.json has all
 rows.

@@ -22,28 +22,29 @@ torchdiffeq 0.2.5, torchode 1.0.1; one run, medians of ten turns. The trained fi
 
                                                               times lagrax's
     program                              ms  call_ms    error     ms  call_ms
-    lagrax, Tsit5, 1 step an interval  0.20     0.35  2.4e-03
-    lagrax, Dopri5, 1 step             0.22     0.36  1.4e-03
-    lagrax, Tsit5, 2 steps             0.43     0.49  7.9e-05
-    lagrax, Tsit5, 5 steps             1.18     1.38  1.7e-06
-    lagrax, Tsit5 at 1e-3              0.78     0.85  1.4e-03
-    diffrax, Tsit5, 1 step             0.50     0.65  2.4e-03    2.7      2.1
-    diffrax, Tsit5, 2 steps            1.09     1.32  8.0e-05    2.5      2.7
-    diffrax, Tsit5 at 1e-3             1.45     1.63  1.4e-03    6.6      4.6
-    the same, vmapped                  2.62     2.96  1.4e-03   11.9      8.3
-    1 step, with lagrax's field        0.35     0.51  2.4e-03    1.9      1.6
-    torchdiffeq, rk4, 2 steps                  11.4   1.1e-03   26.5     23.3
-    torchdiffeq, rk4, 10 steps                 17.8   2.2e-06   15.0     12.9
-    torchdiffeq, dopri5 at 1e-3                19.9   8.6e-03  107.5     63.7
-    torchode, Tsit5, 1 step                     7.9   2.4e-03   42.8     25.3
-    torchode, Dopri5 at 1e-3                   16.2   1.0e-03   37.6     33.0
+    lagrax, Tsit5, 1 step an interval  0.25     0.44  2.4e-03
+    lagrax, Dopri5, 1 step             0.34     0.55  1.4e-03
+    lagrax, Tsit5, 2 steps             0.66     0.84  7.9e-05
+    lagrax, Tsit5, 5 steps             1.73     1.94  1.7e-06
+    lagrax, Tsit5 at 1e-3              0.90     1.19  1.4e-03
+    diffrax, Tsit5, 1 step             0.59     0.97  2.4e-03    2.4      2.2
+    diffrax, Tsit5, 2 steps            1.27     1.65  8.0e-05    1.9      2.0
+    diffrax, Tsit5 at 1e-3             2.00     2.25  1.4e-03    5.9      4.1
+    the same, vmapped                  3.56     4.04  1.4e-03   10.4      7.3
+    1 step, with lagrax's field        0.47     0.76  2.4e-03    1.9      1.8
+    torchdiffeq, rk4, 2 steps                  19.4   1.1e-03   29.6     23.2
+    torchdiffeq, rk4, 10 steps                 23.6   2.2e-06   13.6     12.1
+    torchdiffeq, dopri5 at 1e-3                29.7   8.6e-03  120.1     68.6
+    torchode, Tsit5, 1 step                    13.6   2.4e-03   54.8     31.3
+    torchode, Dopri5 at 1e-3                   25.7   1.0e-03   39.2     30.7
 
-So: twice as fast as diffrax with a field as its user writes it, and 1.6 to 1.9 times with lagrax's
-own field in diffrax (2.1 at most in an earlier run); 32 times as torchode in a loop and 25 a call;
-and 13 to 26 times as torchdiffeq's rk4, short of the 30 hoped for. (Ratios may be to programs not
-shown, such as Tsit5 with 1 step and `Checkpointed`, 0.31 ms a call.) With equal tolerances,
-adaptive lagrax is 1.7 to 2.2 times as fast as adaptive diffrax with its default adjoint. First
-calls take 1.3 (adaptive) and 1.5 times (one step) as long as diffrax's, the medians of three each.
+So: 1.9 to 2.3 times as fast as diffrax with a field as its user writes it (2.1 to 2.7 in an earlier
+run), and 1.5 to 1.9 times with lagrax's own field in diffrax; 30 times as torchode in a loop and 24
+a call; and 12 to 30 times as torchdiffeq's rk4, short of the 30 hoped for. (Ratios may be to
+programs not shown, such as Tsit5 with 1 step and `Checkpointed`, 0.43 ms a call.) With equal
+tolerances, adaptive lagrax is 1.4 to 2.4 times as fast as adaptive diffrax with its default
+adjoint. First calls take 1.5 (adaptive) and 1.4 times (one step) as long as diffrax's, the medians
+of three each.
 results/population_step.json has all rows.
 
 Run it with `python benchmarks/population_step.py` in an environment with requirements.txt (six to

@@ -11,24 +11,24 @@ five timings (three for scipy and jitcdde) in one run; earlier runs gave the rat
 lagrax within 20 % of these. Seconds for 100,000 trajectories, each in its best layout:
 
     population, 100 intervals           float64   float32
-    lagrax, adaptive                      0.135     0.076
-    lagrax, 2 steps an interval           0.139     0.067
-    diffrax, adaptive                     0.328     0.288
-    diffrax, 2 steps an interval          0.209     0.128
-    scipy, 10,000 as one state *          0.631
-    scipy, one after the other *           1524
+    lagrax, adaptive                      0.155     0.095
+    lagrax, 2 steps an interval           0.176     0.102
+    diffrax, adaptive                     0.425     0.372
+    diffrax, 2 steps an interval          0.245     0.167
+    scipy, 10,000 as one state *          0.790
+    scipy, one after the other *           2484
     Hutchinson, 20 intervals
-    lagrax, 4 steps an interval *         0.359
-    lagrax, adaptive *                     1.87
-    jitcdde, 50 in one system *            15.1
-    jitcdde, one after the other *         52.8
+    lagrax, 4 steps an interval *         0.357
+    lagrax, adaptive *                     2.19
+    jitcdde, 50 in one system *            15.4
+    jitcdde, one after the other *         57.9
 
     * extrapolated: from 10,000 trajectories (lagrax, scipy as one state), 10 (scipy), 50 (jitcdde)
 
-Time grows in proportion to trajectories and intervals (slopes 0.98 and 1.05 on logarithmic
+Time grows in proportion to trajectories and intervals (slopes 0.91 and 1.02 on logarithmic
 axes). A trajectory stops getting cheaper at about 1000. XLA counts 151 kB that its kernels move for
-it; with 1000 at a time they come from the caches, at 108 GB/s. Main memory streams 38 GB/s: as one
-state of 10,000 or more the solve moves 58 to 84 GB/s and is up to twice as slow, so solve large
+it; with 1000 at a time they come from the caches, at 91 GB/s. Main memory streams 35 GB/s: as one
+state of 10,000 or more the solve moves 55 to 75 GB/s and is up to 1.6 times as slow, so solve large
 batches in chunks (`jax.lax.map` over 1000 trajectories at a time).
 
 Run it with `.venv-bench/bin/python benchmarks/throughput.py` (three minutes). It prints the tables

@@ -86,7 +86,7 @@ def test_chaos_is_named(lagrax_command):
 
 
 def test_narrow_windows_within_chaos_are_told(lagrax_command, tmp_path):
-    """Between 2.7116 and 3.1018 most values are chaotic, and some are not, at 2.775 the period 12."""
+    """Most values from 2.72 on are chaotic, and some are not, such as 2.775 with the period 12."""
     line = "analyse population --param a 2.7 2.85 --values 600 --keep 256 --json --out found"
     code, out, _ = lagrax_command(*line.split())
     assert code == 0

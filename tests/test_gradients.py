@@ -140,7 +140,12 @@ SEVERAL = {
 }
 
 
-@pytest.mark.parametrize("case", SEVERAL)
+OFTEN = ("twice the other", "three", "with a clock")
+
+
+@pytest.mark.parametrize(
+    "case", [c if c in OFTEN else pytest.param(c, marks=pytest.mark.slow) for c in SEVERAL]
+)
 def test_several_traced_lags(case, x64):
     """Most of their kinks coincide, where intervals have no length: the solution has a derivative
     there all the same."""

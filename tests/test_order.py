@@ -115,8 +115,10 @@ def test_the_order_is_kept(case, x64):
 @pytest.mark.parametrize("traced", [False, True], ids=["known", "traced"])
 @pytest.mark.parametrize(
     ("solver", "counts"),
-    [(diffrax.Bosh3, (8, 16, 32)), (diffrax.Tsit5, (4, 6, 9))],
-    ids=["Bosh3", "Tsit5"],
+    [
+        pytest.param(diffrax.Bosh3, (8, 16, 32), marks=pytest.mark.slow, id="Bosh3"),
+        pytest.param(diffrax.Tsit5, (4, 6, 9), id="Tsit5"),
+    ],
 )
 def test_several_lags_keep_the_order(solver, counts, traced, x64):
     """Their kinks travel to every sum of them: breakpoints as long as the solver can see a kink,

@@ -307,14 +307,14 @@ def _candidates(delays, t0, t1, intervals, levels, slack, xp) -> tuple[list[Any]
         return found, clocks
     # An interval must not be longer than the shortest lag: what that looks at is then known.
     shortest = lags[0] if len(lags) == 1 else xp.min(xp.stack([xp.asarray(x) for x in lags]))
-    multiples = t0 + xp.arange(1, _count(shortest, t0, t1, intervals, xp) + 1) * shortest
-    if len(delays) == 1:
-        return [multiples], clocks
-    if xp is np:
+    if xp is np and len(delays) > 1:
         kinks = np.concatenate([[t0], *found])
         kinks = _travelled(kinks[(kinks >= t0) & (kinks < t1)], lags, t1, levels)
         kinks = np.append(t0, _merged(np.sort(kinks), t0, t1, slack))
         return [_filled(kinks, shortest, slack * _largest(t0, t1, np))], clocks
+    multiples = t0 + xp.arange(1, _count(shortest, t0, t1, intervals, xp) + 1) * shortest
+    if len(delays) == 1:
+        return [multiples], clocks
     levels = min(levels, intervals)
     return [*found, *_passed_on(found, lags, t0, levels), multiples[levels:]], clocks
 

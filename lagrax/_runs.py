@@ -121,7 +121,7 @@ class RunFolder:
         names = sorted(
             k for k in before.keys() | self._config.keys() if before.get(k) != self._config.get(k)
         )
-        if names == ["steps"] and before["steps"] < self._config["steps"]:
+        if names == ["steps"] and before.get("steps") in range(self._config["steps"]):
             # The same run, which is to go on: nothing that a step does depends on their number.
             write_json(path, found | {"config": self._config})
         elif names:

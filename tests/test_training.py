@@ -124,6 +124,17 @@ def test_other_settings_are_refused(tmp_path):
     assert json.loads((tmp_path / "done.json").read_text())["steps"] == 10
 
 
+@pytest.mark.parametrize("steps", ["many", None, [], -1])
+def test_a_number_of_steps_that_is_none_is_refused(tmp_path, steps):
+    run_in(tmp_path)
+    path = tmp_path / "config.json"
+    found = json.loads(path.read_text())
+    found["config"]["steps"] = steps
+    path.write_text(json.dumps(found))
+    with pytest.raises(_runs.RunError, match="other settings"):
+        run_in(tmp_path)
+
+
 def test_another_model_is_refused(tmp_path):
     run_in(tmp_path)
     wide = lambda key: Affine(jnp.zeros(3), jnp.zeros(3))
@@ -161,7 +172,11 @@ def test_a_run_may_be_given_more_steps(tmp_path):
     first, more = (run_in(tmp_path / "more", steps=steps) for steps in (20, 40))
     whole = run_in(tmp_path / "whole", steps=40)
     assert len(first.metrics["loss"].steps) == 20
-    same(more, whole)
+    same(more.model, whole.model)
+    assert more.metrics.keys() == whole.metrics.keys()
+    for name, series in whole.metrics.items():
+        np.testing.assert_array_equal(more.metrics[name].steps, series.steps)
+        np.testing.assert_array_equal(more.metrics[name].values, series.values)
     assert json.loads((tmp_path / "more" / "done.json").read_text())["steps"] == 40
 
 

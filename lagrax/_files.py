@@ -4,6 +4,7 @@ import contextlib
 import errno
 import json
 import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,8 @@ def _why(error: BaseException | None) -> str:
 def write_atomically(path: Path, content: bytes | str) -> None:
     """All of `content` at `path`, or nothing, whenever the machine stops."""
     content = content.encode() if isinstance(content, str) else content
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
+    # By chance: processes of several machines may share a folder and a number, threads always do.
+    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:

@@ -10,10 +10,11 @@ import pytest
 from scipy.optimize import brentq
 
 import lagrax
-from lagrax import analysis, figures
+from lagrax import figures
 from lagrax.analysis import (
     KnotMap,
     Orbit,
+    _planes,
     basins,
     bifurcation,
     cobweb,
@@ -476,7 +477,7 @@ def test_cobweb_steps_between_graph_and_diagonal(x64):
 
 def test_strokes_cover_a_region():
     there = np.array([[True, True, False, True], [False] * 4])
-    stroke = analysis._area(np.arange(4.0), np.arange(2.0), there, "sky", None)
+    stroke = _planes._area(np.arange(4.0), np.arange(2.0), there, "sky", None)
     np.testing.assert_array_equal(stroke.x, [-0.25, 1.25, np.nan, 2.75, 3.25, np.nan])
 
 

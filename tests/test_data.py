@@ -22,7 +22,7 @@ import pytest
 import scipy.io
 import scipy.sparse
 
-from lagrax.paper import data
+from lagrax.paper import data, downloads, image_files
 
 TRAIN, TEST = 10, 4
 MNIST = [
@@ -333,7 +333,7 @@ def test_damaged_files(case, tmp_path, small):
 
 
 def test_a_batch_too_long_to_be_one(tmp_path, small, monkeypatch):
-    monkeypatch.setattr(data, "BATCH_LIMIT", 5000)
+    monkeypatch.setattr(image_files, "BATCH_LIMIT", 5000)
     message = complaint("cifar10", write(tmp_path, pickled_files()))
     assert "data_batch_1 is longer than 5,000 bytes" in message
 
@@ -342,7 +342,7 @@ def test_a_file_that_may_not_be_read(tmp_path, small, monkeypatch):
     def refuse(*_):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(data, "open", refuse, raising=False)
+    monkeypatch.setattr(image_files, "open", refuse, raising=False)
     message = complaint("mnist", write(tmp_path, mnist_files()))
     assert f"{MNIST[0]} cannot be read (Permission denied)" in message
 
@@ -424,13 +424,13 @@ def test_hostile_pickles(case, packed, tmp_path, small, monkeypatch):
     write(tmp_path / "in", {PYTHON_TAR: archive(inside(PY, files))} if packed else files)
     (tmp_path / "cwd").mkdir()
     monkeypatch.chdir(tmp_path / "cwd")
-    before, inert = set(sys.modules), dict(vars(data._Inert))
+    before, inert = set(sys.modules), dict(vars(image_files._Inert))
     message = complaint("cifar10", tmp_path / "in")
     assert word in message
     assert "data_batch_3" in message
     assert list(tmp_path.rglob("HERE")) == []
     assert set(sys.modules) == before
-    assert dict(vars(data._Inert)) == inert
+    assert dict(vars(image_files._Inert)) == inert
 
 
 def odd(name, kind=tarfile.REGTYPE, target="", size=0):
@@ -531,14 +531,14 @@ def cache(server, small, tmp_path, monkeypatch):
 
 
 def offer(monkeypatch, name, files, port):
-    downloads = [
-        data._Download(
+    offered = [
+        downloads.Download(
             f"http://127.0.0.1:{port}/some/{file}", len(x), hashlib.sha256(x).hexdigest()
         )
         for file, x in files.items()
     ]
     source = data._SETS[name]
-    layouts = [x._replace(downloads=downloads if x.downloads else ()) for x in source.layouts]
+    layouts = [x._replace(downloads=offered if x.downloads else ()) for x in source.layouts]
     monkeypatch.setitem(data._SETS, name, source._replace(layouts=layouts))
 
 
@@ -587,7 +587,7 @@ def test_goes_on_when_a_server_dies_midway(cache, server):
 
 
 def test_a_server_that_dies_for_good(cache, server, monkeypatch):
-    monkeypatch.setattr(data, "MEGABYTE", 1000)
+    monkeypatch.setattr(downloads, "MEGABYTE", 1000)
     say = lambda name, start: {"status": 503, "headers": {}, "body": b""} if start else first
     first = {"body": server.files[TRAIN_MAT][:9000]}
     server.say = say
@@ -616,7 +616,7 @@ def test_a_server_that_begins_but_never_sends(cache, server):
 
 
 def test_a_server_that_falls_silent(cache, server, monkeypatch):
-    monkeypatch.setattr(data, "TIMEOUT", 0.2)
+    monkeypatch.setattr(downloads, "TIMEOUT", 0.2)
     silent = threading.Event()
     server.say = lambda name, start: silent.wait(10) and None
     try:
@@ -738,9 +738,9 @@ def test_ctrl_c_leaves_what_has_arrived(cache, server, monkeypatch):
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(data, "CHUNK", 1000)
+    monkeypatch.setattr(downloads, "CHUNK", 1000)
     with monkeypatch.context() as patch:
-        patch.setattr(data.Progress, "update", stop)
+        patch.setattr(downloads.Progress, "update", stop)
         with pytest.raises(KeyboardInterrupt):
             data.load("svhn")
     have = (cache / "svhn" / f"{TRAIN_MAT}.part").stat().st_size
@@ -768,7 +768,7 @@ def test_waits_for_another_process(cache, server, capfd):
 
 
 def test_progress_of_a_long_download(cache, server, capfd, monkeypatch):
-    monkeypatch.setattr(data, "MEGABYTE", 1000)
+    monkeypatch.setattr(downloads, "MEGABYTE", 1000)
     data.load("svhn")
     lines = capfd.readouterr().err.splitlines()
     size = -(-len(server.files[TRAIN_MAT]) // 1000)

@@ -4,6 +4,7 @@ A run ends with exactly the undisturbed result, or stops with one sentence and k
 `results/soak/kills.py` kills many more.
 """
 
+import concurrent.futures
 import errno
 import json
 import os
@@ -585,6 +586,19 @@ def test_atomic_write_leaves_nothing_half_written(tmp_path, monkeypatch):
     assert str(error.value) == f"{path} {FULL}"
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
     assert path.read_text() == "before"
+
+
+def test_two_writers_of_one_file(tmp_path, monkeypatch):
+    """Of one process here; on several machines processes may have the same number."""
+    path, ready = tmp_path / "figure.json", threading.Barrier(2, timeout=10)
+    fsync = os.fsync
+    # Both have written what they write before either gives it its name.
+    monkeypatch.setattr(os, "fsync", lambda number: (fsync(number), ready.wait()))
+    texts = ["a" * 10_000, "b" * 20_000]
+    with concurrent.futures.ThreadPoolExecutor(2) as threads:
+        list(threads.map(lambda text: write_atomically(path, text), texts))
+    assert path.read_text() in texts
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_the_outermost_place_is_named():

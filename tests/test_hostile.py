@@ -47,7 +47,7 @@ from test_data import (
 from lagrax import Identifier, IdentifyError, _answers, _files, figures
 from lagrax._runs import RunError, RunFolder
 from lagrax._table import TableError, read_table
-from lagrax.paper import DataError, ResultError, data, read_experiment
+from lagrax.paper import DataError, ResultError, data, image_files, read_experiment
 
 PACKAGE = Path(data.__file__).parents[1]
 
@@ -143,7 +143,7 @@ def test_what_a_pickle_may_say():
     calls, imports, or changes anything but what the reader itself has made."""
     followed = set()
     for code in range(256):
-        reader = data._Pickle("here", bytes([code]) + b"\0" * 16)
+        reader = image_files._Pickle("here", bytes([code]) + b"\0" * 16)
         try:
             reader._follow(reader._take(1))
         except ValueError as error:
@@ -157,8 +157,8 @@ def test_what_a_pickle_may_say():
     stored = {b"q", b"r", b"h", b"j", b"\x94"}
     inert = {b"c", b"i", b"\x93", b"R", b"b"}  # names that are not looked up; see below
     assert followed == plain | containers | stored | inert | {b"\x80", b"\x95"}
-    made = data._Pickle("here", b"cnumpy\ndtype\nU\x02u1\x85R}U\x01aK\x01sb.").read()
-    assert type(made) is data._Inert
+    made = image_files._Pickle("here", b"cnumpy\ndtype\nU\x02u1\x85R}U\x01aK\x01sb.").read()
+    assert type(made) is image_files._Inert
     assert (made.name, made.arguments, made.state) == ("numpy.dtype", (b"u1",), {b"a": 1})
     assert not callable(made)
 
@@ -387,7 +387,7 @@ def test_a_bomb_in_place_of_images(bomb, bounds, tmp_path):
 @pytest.mark.parametrize("where", ["inside", "behind", "before", "header"])
 def test_a_bomb_in_an_archive(where, bounds, tmp_path, monkeypatch):
     """A member of gigabytes; zeros behind the last one; a header that takes all memory."""
-    monkeypatch.setattr(data, "ARCHIVE_LIMIT", 2**22)
+    monkeypatch.setattr(image_files, "ARCHIVE_LIMIT", 2**22)
     files = inside(BIN, binary_files())
     member = odd(f"{BIN}/data_batch_1.bin" if where == "inside" else "readme.html")
     member.type = tarfile.XHDTYPE if where == "header" else tarfile.REGTYPE
@@ -405,7 +405,7 @@ def test_a_bomb_in_an_archive(where, bounds, tmp_path, monkeypatch):
 
 def test_the_limit_leaves_room_for_the_originals():
     """Six batches and a few pages, and more than that is not unpacked."""
-    assert 6 * 31_035_704 + 10**6 < data.ARCHIVE_LIMIT < 2 * 6 * 31_035_704
+    assert 6 * 31_035_704 + 10**6 < image_files.ARCHIVE_LIMIT < 2 * 6 * 31_035_704
 
 
 def nested(depth, width):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from lagrax import cli, nn, training
+from lagrax.nn import _models
 from lagrax.paper import ResultError, images, lines, load_model, plan, study, sweep, write_report
 from lagrax.paper.accuracy import SEEDS, image_claims, image_result
 from lagrax.paper.data import Images
@@ -49,7 +50,7 @@ BRIEF = Protocol("euler", 1, precision="f32", epochs=2, batch_size=32, counted=0
 def _tiny():
     """Four filters, and test images in two batches of which the last is filled up."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nn, "_FILTERS", dict.fromkeys(nn._FILTERS, (4, 4)))
+        patch.setattr(_models, "_FILTERS", dict.fromkeys(_models._FILTERS, (4, 4)))
         patch.setattr(images, "TEST_BATCH", 20)
         _forget()
         yield

@@ -288,7 +288,7 @@ def _evaluations(cells: Cells) -> list[Figure]:
 
 
 def _evaluation_panels(cells: Cells, models: Sequence[str]) -> list[Panel]:
-    """One for each data set and number of channels."""
+    """One for each data set and number of channels, all to one scale."""
     panels: dict[str, list[Curve]] = {}
     for model, dataset in itertools.product(models, DATASETS):
         counts = [line.nfe for line in cells.get((dataset, model), []) if line.nfe is not None]
@@ -304,7 +304,13 @@ def _evaluation_panels(cells: Cells, models: Sequence[str]) -> list[Panel]:
             )
             title = " + ".join(filter(None, [DATASETS[dataset], channels and _MORE[channels]]))
             panels.setdefault(title, []).append(curve)
-    return [Panel(curves, title, "epoch", "evaluations") for title, curves in panels.items()]
+    curves = [np.asarray(curve.y) for of_panel in panels.values() for curve in of_panel]
+    low, high = min(map(np.min, curves), default=0.0), max(map(np.max, curves), default=0.0)
+    room = max(0.05 * (high - low), 1.0)
+    return [
+        Panel(curves, title, "epoch", "evaluations", ylim=(float(low - room), float(high + room)))
+        for title, curves in panels.items()
+    ]
 
 
 def _other_curves(lines: Sequence[Line]) -> list[Figure]:

@@ -1,0 +1,267 @@
+"""Points and cycles to which a map returns, their multipliers, and where these are critical."""
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Bool, Complex, Float, Real
+
+from .._delays import RealScalar, is_whole
+from ..systems import System
+from ._map import KnotMap, Point, Start, as_map, orbit_of
+
+
+class Orbit(NamedTuple):
+    """A periodic orbit of the map; of period one, a fixed point. `periodic_orbits` finds them.
+
+    - `points`: one row for each of its points, in the order in which they are visited.
+    - `multipliers`: the eigenvalues of the map's derivative once around, the largest first.
+    """
+
+    points: Float[Array, "period size"]
+    multipliers: Complex[np.ndarray, " size"]
+
+    @property
+    def period(self) -> int:
+        """After how many iterates it comes back."""
+        return self.points.shape[0]
+
+    @property
+    def stability(self) -> str:
+        """One of "stable", "saddle", "unstable", and "neutral" where the largest multiplier is so
+        close to the unit circle that its side is not known."""
+        size = np.abs(self.multipliers)
+        width = 10 * np.sqrt(np.finfo(self.points.dtype).eps)
+        if size[0] < 1 - width:
+            return "stable"
+        if size[0] <= 1 + width:
+            return "neutral"
+        return "unstable" if size[-1] > 1 else "saddle"
+
+    @property
+    def verdict(self) -> str:
+        """The stability in a sentence."""
+        largest, outside = self.multipliers[0], int(np.sum(np.abs(self.multipliers) > 1))
+        real = abs(largest.imag) <= 1e-6 * abs(largest)
+        number = f"{largest.real:.5g}" if real else f"of modulus {abs(largest):.5g}"
+        how = "turning about it" if not real else "on the same side"
+        how = "on alternating sides" if real and largest.real < 0 else how
+        if self.stability == "stable":
+            how = "" if largest == 0 else f", {how}"
+            return f"stable: orbits nearby approach{how} (largest multiplier {number})"
+        if self.stability == "neutral":
+            event = "a fold or a branching" if largest.real > 0 else "a doubling of the period"
+            event = event if real else "the birth of an invariant curve"
+            return f"neutral: about to lose stability by {event} (largest multiplier {number})"
+        which = f"{outside} of {len(self.multipliers)} directions"
+        which = "every direction" if self.stability == "unstable" else which
+        return (
+            f"{self.stability}: orbits nearby leave in {which}, {how} (largest multiplier {number})"
+        )
+
+
+def periodic_orbits(
+    equation: KnotMap | System,
+    period: int = 1,
+    starts: Real[ArrayLike, "..."] | None = None,
+) -> list[Orbit]:
+    """The isolated periodic orbits of exactly this period, stable or not; with period 1 the fixed
+    points.
+
+    ```python
+    for orbit in periodic_orbits(lagrax.systems.Population(a=2.2), period=2):
+        print(orbit.points, orbit.multipliers, orbit.verdict)
+    ```
+
+    Newton's method runs from all starts at once; each orbit found is returned once, in the order of
+    the smallest first coordinate. There is no proof that none was missed: give more `starts` for
+    long periods, and some in the region you care about. Of a solved equation, equal `steps` compile
+    several times faster than adaptive ones.
+
+    **Arguments:**
+
+    - `equation`: a `KnotMap` or a system.
+    - `period`: the prime period; orbits whose period divides it are left out.
+    - `starts`: one start a row, each a point or a flattened state (a constant past). By default 64
+      points of the orbit of `y0` and 192 random ones around it, always the same.
+    """
+    f = as_map(equation)
+    _check_period(period, "periodic_orbits")
+    points = _default_starts(f) if starts is None else _checked_starts(f, starts)
+    visited, converged, doubt = jax.tree.map(np.asarray, _returning(f, points, int(period)))
+    orbits = []
+    for orbit, width in zip(visited[converged], doubt[converged].tolist(), strict=True):
+        if not _is_prime(orbit, width):
+            continue
+        if any(_nearest(orbit[0], other) <= max(width, its) for other, its in orbits):
+            continue
+        orbits.append((orbit, width))
+    found = [np.roll(orbit, -np.lexsort(orbit.T[::-1])[0], axis=0) for orbit, _ in orbits]
+    found = sorted(found, key=lambda orbit: tuple(orbit[0]))
+    return [_with_multipliers(f, orbit) for orbit in found]
+
+
+def _check_period(period: Any, name: str) -> None:
+    if not is_whole(period) or period < 1:
+        raise ValueError(
+            f"{name} got period={period!r}; expected 1 for fixed points, or 2, 3, ... iterates "
+            "after which an orbit comes back. (The period of the holds is part of the equation.)"
+        )
+
+
+def _default_starts(f: KnotMap) -> Float[Array, "starts size"]:
+    orbit = f.orbit(iterates=64)
+    known = np.asarray(orbit)[np.all(np.isfinite(orbit), axis=1)]
+    low, high = known.min(axis=0), known.max(axis=0)
+    width = np.maximum(high - low, np.maximum(np.abs(low), np.abs(high)))
+    width = np.where(width > 0, width, 1.0)
+    spread = jax.random.uniform(jax.random.key(0), (192, f.size), orbit.dtype)
+    around = (low - width) + spread * (high - low + 2 * width)
+    return jnp.concatenate([jnp.asarray(known), around])
+
+
+def _checked_starts(f: KnotMap, starts: Any) -> Float[Array, "starts size"]:
+    given = jnp.asarray(starts, f.point().dtype)
+    small = f.size // f.lags
+    rows = given[:, None] if given.ndim == 1 and small == 1 else given
+    if rows.ndim != 2 or rows.shape[0] == 0 or rows.shape[1] not in (small, f.size):
+        raise ValueError(
+            f"periodic_orbits got starts of shape {given.shape}; expected one row for each start, "
+            f"of {f.size} numbers (a point) or {small} (a state)."
+        )
+    return rows if rows.shape[1] == f.size else jnp.tile(rows, f.lags)
+
+
+def _composed(f: KnotMap, period: int, point: Point) -> Point:
+    return jax.lax.scan(lambda x, _: (f(x), None), point, length=period)[0]
+
+
+@eqx.filter_jit
+def _returning(
+    f: KnotMap, starts: Float[Array, "starts size"], period: int
+) -> tuple[Float[Array, "starts period size"], Bool[Array, " starts"], Float[Array, " starts"]]:
+    """The orbits to which Newton's method comes, whether it does, and how far off they may be."""
+    away = lambda x: _composed(f, period, x) - x
+    points, converged, doubt = jax.vmap(lambda x: _newton(away, x))(starts)
+    orbits = jax.vmap(lambda x: orbit_of(f, x, period, 0))(points)
+    return orbits, converged, doubt
+
+
+def _newton(function: Callable, start: Point) -> tuple[Point, Bool[Array, ""], Float[Array, ""]]:
+    """A zero of `function`, whether it was found, and the width of what rounding makes of it."""
+    eps = float(jnp.finfo(start.dtype).eps)
+    scale = lambda x: 1 + jnp.max(jnp.abs(x))
+    both = jax.jacfwd(lambda x: (function(x),) * 2, has_aux=True)  # traced once: it may be large
+
+    def advance(carry):
+        x, _, _, calm, count = carry
+        slope, value = both(x)
+        change = jnp.linalg.solve(slope, value)
+        small = jnp.max(jnp.abs(change)) <= eps ** (2 / 3) * scale(x)
+        return x - change, slope, value, jnp.where(small, calm + 1, 0), count + 1
+
+    # Once more after the first small change, so that the slope and the value are those at the end.
+    going = lambda carry: (carry[3] < 2) & (carry[4] < 60) & jnp.all(jnp.isfinite(carry[0]))
+    first = (start, jnp.zeros((start.size,) * 2, start.dtype), start, jnp.zeros((), int), 0)
+    x, slope, value, calm, _ = jax.lax.while_loop(going, advance, first)
+    # A small change alone may only mean a steep slope, as where orbits run off to infinity.
+    steepness = 1 + jnp.max(jnp.abs(slope))
+    off = jnp.max(jnp.abs(value)) / (scale(x) * steepness)
+    found = (calm == 2) & (off <= 100 * eps) & (steepness < eps ** (-2 / 3))
+    # Where the slope is nearly singular a whole neighbourhood is zero but for rounding.
+    blur = 100 * eps * jnp.max(jnp.abs(jnp.linalg.inv(slope)))
+    return x, found, scale(x) * (10 * eps**0.5 + jnp.where(jnp.isfinite(blur), blur, 0.0))
+
+
+def _nearest(point: np.ndarray, orbit: np.ndarray) -> float:
+    return float(np.min(np.max(np.abs(orbit - point), axis=1)))
+
+
+def _is_prime(orbit: np.ndarray, width: float) -> bool:
+    return len(orbit) == 1 or bool(_nearest(orbit[0], orbit[1:]) > width)
+
+
+def _with_multipliers(f: KnotMap, orbit: np.ndarray) -> Orbit:
+    points = jnp.asarray(orbit)
+    jacobians = np.asarray(_jacobians(f, points), float)
+    around = reduce(lambda product, J: J @ product, jacobians)
+    multipliers = np.linalg.eigvals(around).astype(complex)
+    return Orbit(points, multipliers[np.argsort(-np.abs(multipliers), kind="stable")])
+
+
+@eqx.filter_jit
+def _jacobians(f: KnotMap, points: Float[Array, "n size"]) -> Float[Array, "n size size"]:
+    return jax.vmap(f.jacobian)(points)
+
+
+class Critical(NamedTuple):
+    """Where an orbit has a given multiplier: the answer of `critical`.
+
+    - `parameter`: its value.
+    - `orbit`: the orbit there.
+    """
+
+    parameter: float
+    orbit: Orbit
+
+
+def critical(
+    make: Callable[..., KnotMap | System],
+    parameter: RealScalar,
+    *,
+    period: int = 1,
+    multiplier: float | int = -1,
+    start: Start = None,
+) -> Critical:
+    """The value of a parameter at which an orbit of this period has this multiplier.
+
+    With multiplier -1 its period doubles, with 1 it is born or dies (a fold) or branches, with 0 it
+    attracts the most. Look at the bifurcation diagram for a first guess:
+
+    ```python
+    critical(lagrax.systems.Population, 1.9).parameter  # 2.0
+    critical(lagrax.systems.Population, 2.5, period=2).parameter  # 2.5265
+    ```
+
+    Newton's method solves for the orbit and the parameter together, so the answer is exact to
+    rounding.
+
+    **Arguments:**
+
+    - `make`: the equation as a function of the parameter.
+    - `parameter`: where to start.
+    - `period`: that of the orbit.
+    - `multiplier`: a real number.
+    - `start`: a point near the orbit; by default where the map is after 1,000 iterates.
+    """
+    _check_period(period, "critical")
+    f = as_map(make(jnp.asarray(parameter, float)))
+    point = f.orbit(start, 1, 1000 if start is None else 0)[0]
+    unknown = jnp.append(point, jnp.asarray(parameter, point.dtype))
+    value, orbit, converged, doubt = _critical(make, unknown, int(period), float(multiplier))
+    if not converged or not _is_prime(np.asarray(orbit), float(doubt)):
+        what = f"one of a shorter period at {float(value):g}" if converged else "nothing"
+        first = float(np.asarray(parameter))
+        raise ValueError(
+            f"critical looked for an orbit of period {period} with the multiplier {multiplier:g} "
+            f"from {first:g} on and came to {what}. Give a closer `parameter`, for which a "
+            "bifurcation diagram is of help, or a `start` near the orbit."
+        )
+    return Critical(float(value), _with_multipliers(as_map(make(value)), np.asarray(orbit)))
+
+
+@eqx.filter_jit
+def _critical(make: Callable, unknown: Point, period: int, multiplier: float):
+    def conditions(unknown):
+        f, x = as_map(make(unknown[-1])), unknown[:-1]
+        around = lambda x: _composed(f, period, x)
+        slope = jax.jacfwd(around)(x) - multiplier * jnp.eye(f.size, dtype=x.dtype)
+        return jnp.append(around(x) - x, jnp.linalg.det(slope))
+
+    found, converged, doubt = _newton(conditions, unknown)
+    orbit = orbit_of(as_map(make(found[-1])), found[:-1], period, 0)
+    return found[-1], orbit, converged, doubt

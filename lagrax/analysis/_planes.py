@@ -1,0 +1,256 @@
+"""Pictures of planes: which start settles where, and which parameters are stable."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Inexact, Int
+
+from .._delays import is_number
+from ..figures import Figure, Line, Mark, Panel, Points, Range
+from ..systems import LinearSystem, System
+from ._map import KnotMap, Values, as_map, check_counts, orbit_of
+
+
+class Basins(NamedTuple):
+    """Which start goes where, in the plane.
+
+    - `x`, `y`: the starts' coordinates.
+    - `labels`: the number of the attractor for each start, 0 for the one with the largest basin;
+      -1 where the orbit escapes.
+    - `attractors`: points of each.
+    """
+
+    x: Float[np.ndarray, " nx"]
+    y: Float[np.ndarray, " ny"]
+    labels: Int[np.ndarray, "ny nx"]
+    attractors: tuple[Float[np.ndarray, "_ 2"], ...]
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The part of the starts that each attractor draws."""
+        return tuple(float(np.mean(self.labels == i)) for i in range(len(self.attractors)))
+
+    def figure(self, name: str = "basins", *, xlabel: str = "x", ylabel: str = "y") -> Figure:
+        """The basins in colours, white where orbits escape, with dots on the attractors. Those from
+        the sixth on share one colour."""
+        colours = ("sky", "amber", "green", "purple", "yellow")
+        marks: list[Mark] = []
+        for i in range(min(len(self.attractors), len(colours) + 1)):
+            others = i == len(colours)
+            colour, label = ("grey", "others") if others else (colours[i], f"attractor {i + 1}")
+            there = self.labels >= i if others else self.labels == i
+            marks.append(_area(self.x, self.y, there, colour, label))
+        for points in self.attractors[: len(colours)]:
+            marks.append(Points(points[:, 0], points[:, 1], colour="blue", size=2))
+        escaping = float(np.mean(self.labels < 0))
+        caption = f"Starts by where their orbits go; {escaping:.0%} escape."
+        return Figure(name, caption, [_plane(self.x, self.y, marks, xlabel, ylabel)])
+
+
+def basins(
+    equation: KnotMap | System,
+    x: Range,
+    y: Range,
+    *,
+    resolution: int = 200,
+    iterates: int = 1_000,
+) -> Basins:
+    """The basins of attraction of a planar map, from a grid of starts: of a state of two numbers
+    with one hold, or of a scalar state with two, where x is the newest knot and y the one before.
+
+    ```python
+    henon = KnotMap(lambda x, older: 1 - 1.4 * x**2 + 0.3 * older, y0=0.1, lags=2)
+    basins(henon, (-2, 2), (-4, 4)).shares
+    ```
+
+    Two starts share an attractor, of whatever kind, if their orbits come closer to each other than
+    a cell of the grid after `iterates`: raise `resolution` to tell close attractors apart, and
+    `iterates` where orbits settle slowly and there seem to be many attractors.
+    """
+    f = as_map(equation)
+    if f.size != 2:
+        raise ValueError(
+            f"basins got a map of {f.size} numbers; expected a planar one, of two: a state of two "
+            "numbers with one hold, or a scalar one with two."
+        )
+    check_counts("basins", resolution=(resolution, 2), iterates=(iterates, 1))
+    if not (_is_range(x) and _is_range(y)):
+        raise ValueError(
+            f"basins got x={x}, y={y}; expected two ranges (low, high) of finite numbers."
+        )
+    xs, ys = np.linspace(*x, resolution), np.linspace(*y, resolution)
+    starts = np.stack(np.meshgrid(xs, ys), axis=-1).reshape(-1, 2)
+    cell = np.array([xs[1] - xs[0], ys[1] - ys[0]])
+    visited = np.asarray(_long_run(f, jnp.asarray(starts, f.point().dtype), iterates), float)
+    middle, reach = starts.mean(axis=0), 1e3 * np.ptp(starts, axis=0)
+    stays = np.all(np.abs(visited - middle) < reach, axis=(1, 2))  # false for NaN, too
+    labels = np.full(len(starts), -1)
+    labels[stays] = _joined(visited[stays] / cell)
+    # Some orbits of each attractor show a chaotic one well enough.
+    some = [visited[labels == i][:20].reshape(-1, 2) for i in range(labels.max() + 1)]
+    attractors = tuple(_distinct(points, cell) for points in some)
+    return Basins(xs, ys, labels.reshape(resolution, resolution), attractors)
+
+
+def _is_range(ends: Any) -> bool:
+    return np.shape(ends) == (2,) and all(map(is_number, ends)) and ends[0] < ends[1]
+
+
+_RECORDED = 32
+
+
+@eqx.filter_jit
+def _long_run(f: KnotMap, starts: Float[Array, "starts 2"], iterates: int):
+    return jax.vmap(lambda x: orbit_of(f, x, _RECORDED, iterates))(starts)
+
+
+def _joined(visited: Float[np.ndarray, "starts recorded 2"]) -> Int[np.ndarray, " starts"]:
+    """Numbers the groups of orbits that meet, the largest first. Points of which no coordinate
+    differs by half a unit share a cell in one of four shifted grids."""
+    starts, recorded, _ = visited.shape
+    cells = []
+    for shift in ((0.0, 0.0), (0.5, 0.0), (0.0, 0.5), (0.5, 0.5)):
+        whole = np.floor(visited.reshape(-1, 2) + shift).astype(np.int64)
+        whole -= whole.min(axis=0, initial=0)
+        key = whole[:, 0] * (whole[:, 1].max(initial=0) + 1) + whole[:, 1]
+        cells.append(np.unique(key, return_inverse=True)[1].reshape(starts, recorded))
+    labels, before = np.arange(starts), None
+    while before is None or np.any(labels != before):
+        before = labels
+        for cell in cells:  # all that pass through a cell take its smallest label
+            smallest = np.full(cell.max(initial=0) + 1, starts)
+            np.minimum.at(smallest, cell.ravel(), np.repeat(labels, recorded))
+            labels = smallest[cell].min(axis=1)
+    _, group, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    return np.argsort(np.argsort(-sizes, kind="stable"))[group]
+
+
+def _distinct(points: Float[np.ndarray, "n 2"], cell: Float[np.ndarray, " 2"]) -> np.ndarray:
+    _, first = np.unique(np.round(points / cell, 3), axis=0, return_index=True)
+    return points[np.sort(first)]
+
+
+class StabilityRegion(NamedTuple):
+    """Where a linear equation is stable, over two parameters.
+
+    - `x`, `y`: their values.
+    - `radius`: the largest modulus of a multiplier for each pair; stable where it is below 1.
+    - `boundary`: points at which it is 1 to rounding, in no special order.
+    """
+
+    x: Float[np.ndarray, " nx"]
+    y: Float[np.ndarray, " ny"]
+    radius: Float[np.ndarray, "ny nx"]
+    boundary: Float[np.ndarray, "_ 2"]
+
+    @property
+    def stable(self) -> Bool[np.ndarray, "ny nx"]:
+        """Whether it is, for each pair."""
+        return self.radius < 1
+
+    def figure(
+        self, name: str = "stability", *, xlabel: str = "first", ylabel: str = "second"
+    ) -> Figure:
+        """The stable region, shaded, and its boundary."""
+        marks: list[Mark] = [
+            _area(self.x, self.y, self.stable, "sky", "stable"),
+            Points(self.boundary[:, 0], self.boundary[:, 1], "boundary", "blue", size=1.5),
+        ]
+        caption = f"Where all multipliers lie inside the unit circle, over {xlabel} and {ylabel}."
+        return Figure(name, caption, [_plane(self.x, self.y, marks, xlabel, ylabel)])
+
+
+def stability_region(make: Callable[..., Any], x: Values, y: Values) -> StabilityRegion:
+    """The exact region of stability of a linear equation with holds over two parameters: its knot
+    matrix comes from matrix exponentials, not from simulation, and the boundary is found to
+    rounding wherever it passes between two points of the grid.
+
+    ```python
+    def loop(gain, tau):
+        return lagrax.systems.DigitalControl(K=gain * jnp.array([[0.5, 1.0]]), tau=tau)
+
+
+    region = stability_region(loop, jnp.linspace(0.1, 4, 100), jnp.linspace(0.05, 2, 100))
+    ```
+
+    **Arguments:**
+
+    - `make`: the equation as a function of both: a linear system of `lagrax.systems`, or a square
+      matrix, such as the `jacobian` of a `KnotMap` at a fixed point that is known.
+    - `x`, `y`: increasing values of the first and second parameter.
+    """
+    xs, ys = np.asarray(x, float), np.asarray(y, float)
+    for name, values in (("x", xs), ("y", ys)):
+        finite = np.all(np.isfinite(values))
+        if values.ndim != 1 or len(values) < 2 or not finite or np.any(np.diff(values) <= 0):
+            raise ValueError(
+                f"stability_region got {name} of shape {values.shape}; expected at least two "
+                "finite values that increase, such as jnp.linspace(0.1, 4, 100)."
+            )
+    pairs = np.stack(np.meshgrid(xs, ys), axis=-1)
+    radius = _radius(make, pairs.reshape(-1, 2)).reshape(pairs.shape[:2])
+    return StabilityRegion(xs, ys, radius, _boundary(make, pairs, radius < 1))
+
+
+def _radius(make: Callable, pairs: Float[np.ndarray, "pairs 2"]) -> Float[np.ndarray, " pairs"]:
+    # Eigenvalues on the host: accelerators do not have them.
+    matrices = np.asarray(_matrices(make, jnp.asarray(pairs, float)), float)
+    known = np.all(np.isfinite(matrices), axis=(1, 2))
+    moduli = np.abs(np.linalg.eigvals(np.where(known[:, None, None], matrices, 0.0)))
+    return np.where(known, moduli.max(axis=1), np.inf)
+
+
+@eqx.filter_jit
+def _matrices(make: Callable, pairs: Float[Array, "pairs 2"]) -> Inexact[Array, "pairs n n"]:
+    def one(pair):
+        made = make(pair[0], pair[1])
+        matrix = made.knot_matrix if isinstance(made, LinearSystem) else made
+        if np.ndim(matrix) != 2 or np.shape(matrix)[0] != np.shape(matrix)[1]:
+            raise ValueError(
+                f"stability_region got a {type(made).__name__} from make(x, y); expected a linear "
+                "system of lagrax.systems or a square matrix. At a known fixed point of any other "
+                "equation, return knot_map(equation).jacobian(point)."
+            )
+        return matrix
+
+    return jax.vmap(one)(pairs)
+
+
+def _boundary(
+    make: Callable, pairs: Float[np.ndarray, "ny nx 2"], stable: Bool[np.ndarray, "ny nx"]
+) -> Float[np.ndarray, "_ 2"]:
+    """Bisects each edge of the grid with a stable and an unstable end."""
+    across, along = stable[:, 1:] != stable[:, :-1], stable[1:] != stable[:-1]
+    ends = [(pairs[:, :-1], pairs[:, 1:], stable[:, :-1], across)]
+    ends += [(pairs[:-1], pairs[1:], stable[:-1], along)]
+    first, second, inside = (np.concatenate([end[i][end[3]] for end in ends]) for i in range(3))
+    if not len(first):
+        return np.empty((0, 2))
+    good = np.where(inside[:, None], first, second)
+    bad = np.where(inside[:, None], second, first)
+    for _ in range(52 if jnp.result_type(float) == jnp.float64 else 24):
+        middle = (good + bad) / 2
+        here = (_radius(make, middle) < 1)[:, None]
+        good, bad = np.where(here, middle, good), np.where(here, bad, middle)
+    return (good + bad) / 2
+
+
+def _area(x: np.ndarray, y: np.ndarray, there: np.ndarray, colour: str, label: str | None) -> Line:
+    """A region of a grid as strokes along its rows, a panel being about 230 points high."""
+    xs, ys = [np.empty(0)], [np.empty(0)]
+    step = (x[-1] - x[0]) / (len(x) - 1)
+    for row, height in zip(there, y, strict=True):
+        change = np.flatnonzero(np.diff(np.concatenate([[False], row, [False]]).astype(int)))
+        for start, end in change.reshape(-1, 2):
+            xs.append(np.array([x[start] - step / 4, x[end - 1] + step / 4, np.nan]))
+            ys.append(np.array([height, height, np.nan]))
+    return Line(np.concatenate(xs), np.concatenate(ys), label, colour, width=260 / len(y))
+
+
+def _plane(x: np.ndarray, y: np.ndarray, marks: list[Mark], xlabel: str, ylabel: str) -> Panel:
+    ends = [(float(values[0]), float(values[-1])) for values in (x, y)]
+    return Panel(marks, "", xlabel, ylabel, xlim=ends[0], ylim=ends[1])

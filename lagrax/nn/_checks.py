@@ -1,0 +1,27 @@
+"""Checks of what fields, layers and models are made with."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from .._delays import is_whole
+
+
+def check_key(name: str, key: Any) -> None:
+    if not isinstance(key, (jax.Array, np.ndarray)):
+        raise TypeError(
+            f"{name} got key={key!r:.60}; expected a key of jax.random, such as jax.random.key(0)."
+        )
+
+
+def check_whole(name: str, what: str, value: Any, least: int) -> None:
+    if not is_whole(value) or value < least:
+        raise ValueError(f"{name} got {what}={value!r}; expected a whole number >= {least}.")
+
+
+def checked_sequence(name: str, what: str, values: Any) -> Sequence[Any]:
+    if not isinstance(values, Sequence) or isinstance(values, str):
+        raise TypeError(f"{name} got {what}={values!r:.60}; expected a list of them.")
+    return values

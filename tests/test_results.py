@@ -201,21 +201,40 @@ def test_fine_steps_matter_more_on_svhn_and_mnist():
     assert 2 < max(lost["mnist"]) < 10
 
 
+def by_model(dataset):
+    lines = [x for x in read_lines(IMAGES) if x.is_default and x.run.dataset == dataset]
+    return {m: [x for x in lines if x.run.model == m] for m in (*TABLE_1, *AUGMENTED)}
+
+
+def falls(lines):
+    return {m: np.mean([x.best - x.last for x in found]) for m, found in lines.items() if found}
+
+
+def shortfalls(dataset):
+    """Of the augmented models whose best epoch is below the paper's mean less its deviation."""
+    paper = {m: published(dataset, m) for m in AUGMENTED}
+    best = {m: np.mean([x.best for x in by_model(dataset)[m]]) for m in AUGMENTED}
+    found = {m: paper[m].mean - paper[m].std - best[m] for m in AUGMENTED}
+    return {m: short for m, short in found.items() if short > 0}
+
+
 def test_augmented_models_overfit():
-    lines = [x for x in read_lines(IMAGES) if x.is_default and x.run.dataset == "cifar10"]
-    of = {m: [x for x in lines if x.run.model == m] for m in (*TABLE_1, *AUGMENTED)}
+    of = by_model("cifar10")
     assert all(len(found) == 5 for found in of.values())
-    falls = {m: np.mean([x.best - x.last for x in found]) for m, found in of.items()}
-    assert min(falls[m] for m in AUGMENTED) > max(falls[m] for m in TABLE_1)
-    paper = {m: published("cifar10", m) for m in AUGMENTED}
-    best = {m: np.mean([x.best for x in of[m]]) for m in AUGMENTED}
-    below = [m for m in AUGMENTED if best[m] < paper[m].mean - paper[m].std]
-    assert below == ["A2+NODE", "A2+UNPCDDE5"]
+    fallen = falls(of)
+    assert min(fallen[m] for m in AUGMENTED) > max(fallen[m] for m in TABLE_1)
+    assert [*shortfalls("cifar10")] == ["A2+NODE", "A2+UNPCDDE5"]
+    assert max(falls(by_model("mnist")).values()) < 0.5
+    below = shortfalls("mnist")
+    assert [*below] == ["A1+UNPCDDE5", "A2+NDDE"]
+    assert max(below.values()) < 0.1
 
 
-def test_most_augmented_models_are_missing_elsewhere():
-    there = {x.run.model for x in read_lines(IMAGES) if x.run.dataset != "cifar10"}
-    assert 0 < len(there & set(AUGMENTED)) < len(AUGMENTED) / 2
+def test_what_is_missing_of_the_augmented_models():
+    there = {m for m, found in by_model("svhn").items() if found}
+    assert there == {*TABLE_1, "A1+UNPCDDE5", "A2+UNPCDDE5"}
+    lacking = {m: len(found) for m, found in by_model("mnist").items() if len(found) != 5}
+    assert lacking == {"A4+UNPCDDE5": 3}
 
 
 def test_the_page_names_the_default_steps():

@@ -290,7 +290,11 @@ def _evaluations(cells: Cells) -> list[Figure]:
 def _evaluation_panels(cells: Cells, models: Sequence[str]) -> list[Panel]:
     """One for each data set and number of channels, all to one scale."""
     panels: dict[str, list[Curve]] = {}
-    for model, dataset in itertools.product(models, DATASETS):
+    in_order = sorted(
+        itertools.product(models, DATASETS),
+        key=lambda pair: (pair[0].rpartition("+")[0], [*DATASETS].index(pair[1])),
+    )
+    for model, dataset in in_order:
         counts = [line.nfe for line in cells.get((dataset, model), []) if line.nfe is not None]
         if counts:
             channels, _, family = model.rpartition("+")

@@ -18,6 +18,7 @@ class Field(eqx.Module):
 
     prepare: Callable
     evaluate: Callable
+    uses_time: bool = eqx.field(static=True, default=True)
 
 
 def takes_history(field: Callable) -> bool:
@@ -144,6 +145,11 @@ def is_constant(jaxpr: Any) -> bool:
     """Whether a field depends on neither t nor y, so that it is constant between breakpoints, as
     in the paper's eqs. 8 and 12."""
     return not any(_needed(jaxpr, [True] * len(jaxpr.outvars)))
+
+
+def uses_time(jaxpr: Any) -> bool:
+    """Whether a field depends on t."""
+    return _needed(jaxpr, [True] * len(jaxpr.outvars))[0]
 
 
 def has_products(jaxpr: Any) -> bool:

@@ -208,7 +208,8 @@ def _theorem_2(interval: Interval, method: Method, gradient: Adjoint, y1, cotang
         field, args, prepared, start, moving_length = theta
         # The factor is 1; it carries the dependence of dt on the interval's length.
         factor = moving_length / length
-        dz = field.evaluate(start + (1 - w / length) * moving_length, z, args, prepared)
+        t = interval.inside(start + (1 - w / length) * moving_length)
+        dz = field.evaluate(t, z, args, prepared)
         return jax.tree.map(lambda d: (factor * d).astype(d.dtype), dz)
 
     def reversed_field(w, state, _args, _prepared):

@@ -79,9 +79,15 @@ class Records(eqx.Module):
         """Where the intervals with these numbers are, 0 the oldest."""
         return (self.oldest + number) % self.ts.shape[0]
 
-    def evaluate(self, t: Real[Array, ""], right: Bool[Array, ""] | bool = False) -> PyTree[Array]:
+    def evaluate(
+        self,
+        t: Real[Array, ""],
+        right: Bool[Array, ""] | bool = False,
+        ahead: Real[Array, ""] | None = None,
+    ) -> PyTree[Array]:
         """The state at t. At a breakpoint, where the solution has a kink, the earlier interval
-        answers (so that one of no length never does), or with `right` the later one."""
+        answers (so that one of no length never does), or with `right` the later one. With `ahead`
+        that at t + ahead, as the step in which t lies has it."""
         # Not t itself, which rounding may have put on the other side of the breakpoint it is.
         rounding = 8 * jnp.finfo(t.dtype).eps * jnp.maximum(jnp.abs(t), self.last_start - t)
         starts = self.ts[self._rows(jnp.arange(1, self.ts.shape[0])), 0]
@@ -91,7 +97,8 @@ class Records(eqx.Module):
         step = self._step(row, t)
         info = jax.tree.map(lambda x: x[row, step], self.infos)
         t0, t1 = self.ts[row, step], self.ts[row, step + 1]
-        return self.interpolation(t0=t0, t1=t1, **info).evaluate(t)
+        time = t if ahead is None else t + ahead
+        return self.interpolation(t0=t0, t1=t1, **info).evaluate(time)
 
     def _step(self, row: Int[Array, ""], t: Real[Array, ""]) -> Int[Array, ""]:
         """The step of an interval that t lies in; the first or the last one, where it lies outside.

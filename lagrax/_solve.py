@@ -41,6 +41,7 @@ from ._field import (
     jaxpr_of,
     make_field,
     make_past,
+    uses_time,
 )
 from ._gradients import Checkpointed, Gradient, Method, cross
 from ._saving import Places, collect, make_places, steps_of, sub_saves
@@ -207,7 +208,11 @@ def _solve(problem: _Problem, grid: Grid, places: Places) -> Solution:
     initial = make_past(past, y0, grid.starts[0])
     given = problem.fields if isinstance(problem.fields, list) else [problem.fields]
     fields = [make_field(f, grid.starts[0], y0, problem.args, problem.delays) for f in given]
-    method = _method(problem, fields, grid, places)
+    jaxprs = [jaxpr_of(f, grid.starts[0], y0, problem.args, problem.delays) for f in fields]
+    fields = [
+        dataclasses.replace(f, uses_time=uses_time(j)) for f, j in zip(fields, jaxprs, strict=True)
+    ]
+    method = _method(problem, fields, jaxprs, grid, places)
     rows = _rows(grid, places)
     unrolled = isinstance(problem.fields, list)
     if not unrolled and method.unroll and _unrolls(method.steps, method.stepper, grid.num):
@@ -243,7 +248,8 @@ def _merging_fields(problem: _Problem, field: Field, grid: Grid) -> list[Field]:
             continue
         if places not in of_places:
             t, y0, args, delays = grid.starts[0], problem.y0, problem.args, problem.delays
-            of_places[places] = make_field(given, t, y0, args, delays, places)
+            merging = make_field(given, t, y0, args, delays, places)
+            of_places[places] = dataclasses.replace(merging, uses_time=field.uses_time)
         fields.append(of_places[places])
     return fields
 
@@ -259,10 +265,11 @@ def _places_of_holds(problem: _Problem, grid: Grid, number: int) -> tuple[int, .
     return tuple(states.index(state) for state in states)
 
 
-def _method(problem: _Problem, fields: list[Field], grid: Grid, places: Places) -> Method:
+def _method(
+    problem: _Problem, fields: list[Field], jaxprs: list[Any], grid: Grid, places: Places
+) -> Method:
     stepper = make_stepper(problem.solver)
     steps_saved = any(sub.steps for sub in sub_saves(problem.saveat))
-    jaxprs = [jaxpr_of(f, grid.starts[0], problem.y0, problem.args, problem.delays) for f in fields]
     has_lags = any(isinstance(d, Lag) for d in problem.delays)
     record = bool(grid.window or steps_saved or problem.saveat.dense)
     return Method(
@@ -274,7 +281,7 @@ def _method(problem: _Problem, fields: list[Field], grid: Grid, places: Places) 
         unroll=_unrolls(problem.steps, stepper) and all(has_products(j) for j in jaxprs),
         record=record,
         room=_room(problem, grid, record),
-        smooth=_smooth(problem, has_lags) and len(fields) == 1,
+        smooth=_smooth(problem, has_lags) and len(fields) == 1 and not fields[0].uses_time,
     )
 
 

@@ -35,25 +35,39 @@ class Past(eqx.Module):
     t0: Real[Array, ""]
     records: Records | None
 
-    def __call__(self, t: Real[Array, ""], right: Bool[Array, ""]) -> list[State]:
+    def __call__(
+        self, t: Real[Array, ""], right: Bool[Array, ""], ahead: Real[Array, ""] | None = None
+    ) -> list[State]:
         """The lagged states at time t. `right` says that t begins an interval, so that of the two
         derivatives at a kink, or the two values where the past jumps to `y0`, the right-hand one is
-        meant."""
-        return [self._at(t - tau, tau, right) for tau in self.taus]
+        meant. With `ahead` they are those at t + ahead of what was known at t: some implicit
+        methods look beyond the end of a step, where there may be a kink or nothing yet."""
+        return [self._at(t - tau, tau, right, ahead) for tau in self.taus]
 
-    def _at(self, t: Real[Array, ""], tau: Real[Array, ""], right: Bool[Array, ""]) -> State:
+    def _at(self, t: Real[Array, ""], tau: Real[Array, ""], right, ahead) -> State:
         rounding = 32 * jnp.finfo(t.dtype).eps * jnp.maximum(tau, jnp.abs(self.t0))
-        # Rounding alone must not decide on which side of t0 the initial function is asked. (Some
-        # implicit methods do look beyond the end of a step, and the first interval has no records.)
+        # Rounding alone must not decide on which side of t0 the initial function is asked.
         near = jnp.abs(t - self.t0) <= rounding
         time = jnp.where(near, self._beside_t0(right) + (t - lax.stop_gradient(t)), t)
+        initial = self.initial if ahead is None else lambda t: self._continued(t, ahead)
         if self.records is None:
-            return self.initial(time)
+            return initial(time)
         first = self.records.last_start < self.t0
         early = first | jnp.where(near, ~right, t < self.t0)
-        before = self.initial(jnp.where(early, time, self.t0))
-        after = self.records.evaluate(jnp.where(early, self.t0, t), right)
+        before = initial(jnp.where(early, time, self.t0))
+        after = self.records.evaluate(jnp.where(early, self.t0, t), right, ahead)
         return jax.tree.map(lambda b, a: jnp.where(early, b, a), before, after)
+
+    def _continued(self, t: Real[Array, ""], ahead: Real[Array, ""]) -> State:
+        """The initial function at t + ahead, as the polynomial of degree 4 through it at t and
+        before has it: at t0 and beyond it need not be what it was."""
+        weights = np.array([5, -10, 10, -5, 1])
+        values = jax.vmap(self.initial)(t - ahead * np.arange(len(weights)))
+
+        def leaf(x):
+            return jnp.where(ahead > 0, jnp.tensordot(weights.astype(x.dtype), x, axes=1), x[0])
+
+        return jax.tree.map(leaf, values)
 
     def _beside_t0(self, right: Bool[Array, ""]) -> Real[Array, ""]:
         """t0, or just before it, where the past has not yet jumped to y0."""
@@ -77,19 +91,41 @@ class Interval(eqx.Module):
     length: Real[Array, ""]
     save_at: Float[Array, " saves"]
 
-    def vector_field(self) -> VectorField:
-        """f(t, y, lagged=None); `lagged` are the lagged states, where they are known already."""
+    @property
+    def end(self) -> Real[Array, ""]:
+        return self.start + self.length
+
+    def vector_field(self, looks_ahead: bool = False) -> VectorField:
+        """f(t, y, lagged=None); `lagged` are the lagged states, where they are known already.
+        `looks_ahead` says that t may lie beyond the end."""
         past = self.past
         if past is None:
             prepared = self.field.prepare(tuple(self.history))
-            return lambda t, y, lagged=None: self.field.evaluate(t, y, self.args, prepared)
+            evaluate = self.field.evaluate
+            return lambda t, y, lagged=None: evaluate(self.inside(t), y, self.args, prepared)
 
         def f(t, y, lagged=None):
-            entries = iter(past(t, t <= self.start) if lagged is None else lagged)
+            if lagged is None:
+                known = jnp.where(t > self.end, self.end, t) if looks_ahead else t
+                lagged = past(known, t <= self.start, t - known if looks_ahead else None)
+            entries = iter(lagged)
             history = tuple(next(entries) if h is None else h for h in self.history)
-            return self.field.evaluate(t, y, self.args, self.field.prepare(history))
+            return self.field.evaluate(self.inside(t), y, self.args, self.field.prepare(history))
 
         return f
+
+    def inside(self, t: Real[Array, ""]) -> Real[Array, ""]:
+        """A time at an end of the interval, moved into it by a few roundings: a field that changes
+        at breakpoints by itself, as u[floor(t / tau)] does, is then that of this interval."""
+        if not self.history or not self.field.uses_time:
+            return t
+        eps, tiny = jnp.finfo(t.dtype).eps, jnp.finfo(t.dtype).tiny
+        start, end, now = lax.stop_gradient((self.start, self.end, t))
+        rounding = 4 * eps * jnp.maximum(jnp.abs(start), jnp.abs(end))
+        moved = jnp.where(now - start <= rounding, start + 4 * eps * jnp.abs(start), now)
+        before_end = end - jnp.maximum(4 * eps * jnp.abs(end), tiny)
+        moved = jnp.where(jnp.abs(now - end) <= rounding, before_end, moved)
+        return moved + (t - now)
 
 
 class Leg(eqx.Module):
@@ -131,6 +167,10 @@ class ExplicitRungeKutta(eqx.Module):
     @property
     def nodes(self) -> np.ndarray:
         return np.concatenate([[0.0], self.tableau.c])
+
+    @property
+    def looks_ahead(self) -> bool:
+        return bool(np.max(self.nodes) > 1)
 
     def evaluations(self, dense: bool) -> tuple[int, int]:
         """How often the field is evaluated: to begin an interval, and in each step."""
@@ -174,6 +214,14 @@ class AnySolver(eqx.Module):
     @property
     def interpolation(self) -> Callable:
         return self.solver.interpolation_cls
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether it evaluates the field beyond the end of a step, as Kvaerno's methods of order 4
+        and 5 do."""
+        inner = getattr(self.solver, "solver", self.solver)  # of diffrax.HalfSolver
+        tableau = getattr(inner, "tableau", None)
+        return tableau is not None and bool(np.max(tableau.c) > 1)
 
     def evaluations(self, dense: bool) -> tuple[int, int] | None:
         del dense
@@ -240,7 +288,7 @@ def jump(interval: Interval) -> Leg:
         )
 
     end = after(1.0)
-    ts = jnp.stack([interval.start, interval.start + interval.length])
+    ts = jnp.stack([interval.start, interval.end])
     info = jax.tree.map(lambda x: x[None], {"y0": interval.y, "y1": end})
     return Leg(end, jax.vmap(after)(interval.save_at), (ts, info))
 
@@ -249,7 +297,7 @@ def march(
     interval: Interval, stepper: Stepper, steps: int, record: bool, unroll: bool
 ) -> tuple[Leg, RESULTS]:
     """`steps` equal steps."""
-    f = interval.vector_field()
+    f = interval.vector_field(stepper.looks_ahead)
     saves = interval.save_at.shape[0]
     dense = record or saves > 0
     h = interval.length / steps
@@ -297,7 +345,7 @@ def _unrolled_scan(body: Callable, carry: PyTree, xs: PyTree) -> tuple[PyTree, P
 
 def stroll(interval: Interval, stepper: Stepper, steps: Int[Array, ""]) -> State:
     """The end of the interval by a traced number of equal steps: not for reverse mode."""
-    f, h = interval.vector_field(), interval.length / steps
+    f, h = interval.vector_field(stepper.looks_ahead), interval.length / steps
     explicit = isinstance(stepper, ExplicitRungeKutta)
 
     def body(j, carry):
@@ -368,8 +416,12 @@ def first_pace(interval: Interval, stepper: Stepper, controller, dt0, t1, smooth
     """The first step's length, from `dt0` or by the controller's own search."""
     f = interval.vector_field()
     term = _term(f)
+    # The search looks one step ahead, which may go beyond the interval, where f is another one.
+    within = term
+    if interval.history:
+        within = _term(lambda t, y: f(jnp.where(t > interval.end, interval.end, t), y))
     t_next, state = controller.init(
-        term,
+        within,
         interval.start,
         t1,
         interval.y,
@@ -405,11 +457,11 @@ def pace_through(
     """Adaptive steps, at most `room` of them here and `max_steps` in all. `smooth` says that the
     field is continuous where the interval begins, so that the last slope is still valid; `record`
     that dense output is wanted."""
-    f = interval.vector_field()
+    f = interval.vector_field(stepper.looks_ahead)
     begun = pace.accepted
     slope = pace.slope if smooth else stepper.begin(f, interval.start, pace.dt, interval.y)
     y, t, dt = interval.y, interval.start, pace.dt
-    end = t + interval.length
+    end = interval.end
     clip = _make_clip(end, controller)
     travel = _Travel(
         t=t,
@@ -525,7 +577,7 @@ def _save_step(stepper, saves, save_at, begin, end, info, keep):
 
 def _make_advance(interval, f, stepper, controller, clip, begun) -> Callable:
     """One try of a step: accepted, or rejected and to be repeated shorter."""
-    end = interval.start + interval.length
+    end = interval.end
     length = jnp.where(interval.length == 0, 1, interval.length)
     order = stepper.solver.error_order(_term(f))
 
@@ -602,7 +654,7 @@ def replay(
     record: bool,
 ) -> Leg:
     """The accepted steps again, without the search for them: what reverse mode goes through."""
-    f = interval.vector_field()
+    f = interval.vector_field(stepper.looks_ahead)
     max_steps = taken.fractions.shape[0] - 1
     fractions = lax.stop_gradient(taken.fractions)
     h = fractions[1] * interval.length

@@ -469,6 +469,7 @@ def pace_through(
         y=y,
         slope=slope,
         pace=pace,
+        saved=jnp.asarray(0),
         saves=_initial_saves(interval),
         fractions=jnp.zeros(room + 1, t.dtype),
         infos=empty_infos(stepper, t, y, (room,)) if record else None,
@@ -504,13 +505,14 @@ class _Travel(eqx.Module):
     y: State
     slope: PyTree
     pace: Pace
-    saves: State | None
+    saved: Int[Array, ""]
+    saves: Any
     fractions: Any
     infos: Any
 
 
 def _buffers(travel):
-    return (travel.fractions, travel.infos)
+    return (travel.saves, travel.fractions, travel.infos)
 
 
 def _make_clip(end: Array, controller: diffrax.AbstractStepSizeController):
@@ -560,11 +562,12 @@ def _leg(interval, y, saves, infos, taken: Taken) -> Leg:
     return Leg(y, saves, (jnp.where(used, ts, jnp.inf), infos))
 
 
-def _save_step(stepper, saves, save_at, begin, end, info, keep):
-    """Writes the states saved within one step, which goes from fraction `begin` to `end`."""
+def _save_step(stepper, saves, save_at, begin, end, info):
+    """Writes the states saved within one step, which goes from fraction `begin` to `end`, all at
+    once."""
     if saves is None:
         return None
-    within = (save_at >= begin) & (save_at <= end) & keep
+    within = (save_at >= begin) & (save_at <= end)
     # Outside the step the polynomial may overflow; there it is not looked at.
     places = jnp.where(within, save_at, begin)
     values = jax.vmap(stepper.interpolation(t0=begin, t1=end, **info).evaluate)(places)
@@ -573,6 +576,32 @@ def _save_step(stepper, saves, save_at, begin, end, info, keep):
         return jnp.where(within.reshape(-1, *[1] * (new.ndim - 1)), new, old)
 
     return jax.tree.map(leaf, values, saves)
+
+
+def _save_passed(stepper, saves, saved, save_at, begin, end, info, keep, kind="lax"):
+    """The same one by one, from number `saved` on: for many saved times, few of them in a step."""
+    if saves is None:
+        return saved, None
+    polynomial = stepper.interpolation(t0=begin, t1=end, **info)
+    count = save_at.shape[0]
+
+    def passed(carry):
+        i, _ = carry
+        return keep & (i < count) & (save_at[jnp.minimum(i, count - 1)] <= end)
+
+    def write(carry):
+        i, saves = carry
+        return i + 1, _put(saves, polynomial.evaluate(save_at[i]), i, True)
+
+    return eqxi.while_loop(
+        passed,
+        write,
+        (saved, saves),
+        kind=kind,
+        max_steps=count,
+        buffers=lambda carry: carry[1],
+        checkpoints=count if kind == "checkpointed" else None,
+    )
 
 
 def _make_advance(interval, f, stepper, controller, clip, begun) -> Callable:
@@ -611,6 +640,9 @@ def _make_advance(interval, f, stepper, controller, clip, begun) -> Callable:
         done = pace.accepted - begun
         begin_at = (now.t - interval.start) / length
         end_at = jnp.where(t < end, (t - interval.start) / length, 1)
+        saved, saves = _save_passed(
+            stepper, now.saves, now.saved, interval.save_at, begin_at, end_at, info, keep
+        )
         return _Travel(
             t=t,
             t_next=clip(t, t_next, keep),
@@ -625,7 +657,8 @@ def _make_advance(interval, f, stepper, controller, clip, begun) -> Callable:
                 result=result,
                 t=t,
             ),
-            saves=_save_step(stepper, now.saves, interval.save_at, begin_at, end_at, info, keep),
+            saved=saved,
+            saves=saves,
             fractions=eqxi.buffer_at_set(now.fractions, done + 1, end_at, pred=keep),
             infos=_put(now.infos, info, done, keep),
         )
@@ -662,24 +695,30 @@ def replay(
     infos = empty_infos(stepper, interval.start, interval.y, (max_steps,)) if record else None
 
     def body(carry):
-        j, y, slope, saves, infos = carry
+        j, y, slope, saved, saves, infos = carry
         begin, end = fractions[j], fractions[j + 1]
         t, h = interval.start + begin * interval.length, (end - begin) * interval.length
         lagged = _lagged_in_step(interval, stepper, t, h)
         y, _, info, slope, _ = stepper.step(f, t, h, y, slope, lagged)
-        saves = _save_step(stepper, saves, interval.save_at, begin, end, info, True)
-        return j + 1, y, slope, saves, _put(infos, info, j, True)
+        if kind == "checkpointed":
+            saved, saves = _save_passed(
+                stepper, saves, saved, interval.save_at, begin, end, info, True, kind
+            )
+        else:  # A loop in a bounded loop costs more than it saves.
+            saves = _save_step(stepper, saves, interval.save_at, begin, end, info)
+        return j + 1, y, slope, saved, saves, _put(infos, info, j, True)
 
-    carry = (jnp.asarray(0), interval.y, slope, _initial_saves(interval), infos)
+    zero = jnp.asarray(0)
+    carry = (zero, interval.y, slope, zero, _initial_saves(interval), infos)
     carry = eqxi.while_loop(
         lambda carry: carry[0] < taken.count - 1,
         body,
         carry,
         kind=kind,
         max_steps=max_steps,
-        buffers=lambda carry: carry[4],
+        buffers=lambda carry: carry[4:] if kind == "checkpointed" else carry[5],
     )
     # The last step by itself, as the loop computes each step anew in the backward pass. (Where none
     # was taken, this one has no length.)
-    _, y, _, saves, infos = body(carry)
+    _, y, _, _, saves, infos = body(carry)
     return _leg(interval, y, saves, infos, taken)

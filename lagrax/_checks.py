@@ -141,10 +141,10 @@ def check_span(t0: Any, t1: Any) -> None:
         if not is_traced(t) and not is_number(t):
             raise ValueError(f"{name}={t!r}; expected one finite time.")
     # In NumPy, because JAX traces even what is known while it traces something else.
-    if not is_traced(t0, t1) and not np.asarray(t1) > np.asarray(t0):
+    if not is_traced(t0, t1) and not np.asarray(t1) >= np.asarray(t0):
         raise ValueError(
-            f"Got t0={t0} and t1={t1}; expected t1 > t0. Delay equations only go forward: swap the "
-            "two, or reverse time in the field."
+            f"Got t0={t0} and t1={t1}; expected t1 >= t0. Delay equations only go forward: swap "
+            "the two, or reverse time in the field."
         )
 
 
@@ -192,7 +192,7 @@ def check_intervals(intervals: Any, delays: Sequence[Delay], t0: Any, t1: Any) -
         raise ValueError(
             f"{what} is traced (inside jit, grad or vmap), so the number of intervals is not known "
             "when the program is compiled. Say it: solve(..., intervals=N), where N periods reach "
-            "at least from t0 to t1."
+            "at least to t1, from t0 or for a Hold from its last instant before that."
         )
 
 

@@ -309,7 +309,7 @@ def _candidates(delays, t0, t1, intervals, levels, slack, xp) -> tuple[list[Any]
     shortest = lags[0] if len(lags) == 1 else xp.min(xp.stack([xp.asarray(x) for x in lags]))
     if xp is np and len(delays) > 1:
         kinks = np.concatenate([[t0], *found])
-        kinks = _travelled(kinks[(kinks >= t0) & (kinks < t1)], lags, t1, levels)
+        kinks = _travelled(kinks[kinks < t1], lags, t1, levels)
         kinks = np.append(t0, _merged(np.sort(kinks), t0, t1, slack))
         return [_filled(kinks, shortest, slack * _largest(t0, t1, np))], clocks
     multiples = t0 + xp.arange(1, _count(shortest, t0, t1, intervals, xp) + 1) * shortest
@@ -349,7 +349,7 @@ def _count(tau, t0, t1, intervals, xp) -> int:
 
 def _covered(delays: Sequence[Any], t0, t1, intervals, slack):
     """Whether `intervals` periods of every traced delay reach from t0 to t1."""
-    covered = jnp.asarray(t1 > t0)
+    covered = jnp.asarray(t1 >= t0)
     for delay in delays:
         if isinstance(delay, Hold) and delay.times is not None:
             covered &= jnp.all(jnp.diff(delay.times) > 0)

@@ -31,8 +31,12 @@ class RESULTS(diffrax.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
     )
     intervals_too_few = (
         "The static number of intervals does not cover the span from t0 to t1, or a traced t1 is "
-        "not after t0, a traced tau is not positive, or traced instants do not increase. Raise "
+        "before t0, a traced tau is not positive, or traced instants do not increase. Raise "
         "`intervals`, bound tau from below, or sort the instants."
+    )
+    saved_outside = (
+        "A traced time in `saveat.ts` lies outside the span from t0 to t1; the state saved there "
+        "is NaN. Drop it, or widen the span."
     )
 
 

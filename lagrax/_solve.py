@@ -76,7 +76,7 @@ def solve(
     - `field`: `f(t, y, args, *, history)`, shaped like `y`. A list of fields has one for each
       interval (parameters that are not shared). A field may offer a method `hold(history)`: it is
       then called once an interval, and its result is passed as `history` instead.
-    - `t0`, `t1`: the span; t1 > t0.
+    - `t0`, `t1`: the span; t1 >= t0.
     - `y0`: the state at t0, any pytree of floating point or complex arrays; or a function of time,
       the past for t <= t0. A value means that the past was constant.
     - `args`: passed to the field.
@@ -88,7 +88,8 @@ def solve(
     - `steps`: this many equal steps in each interval instead of adaptive ones: the fast path.
     - `dt0`: the first adaptive step; found by itself if left out.
     - `intervals`: needed where a delay, t0 or t1 is traced (trained, vmapped): at least as many as
-      there are periods of the shortest delay in the span. (A traced `Lag` passes the kink at the
+      there are periods of the shortest delay in the span, and one more for a hold that has no
+      instant at t0. (A traced `Lag` passes the kink at the
       instant of a `Hold` on once, not further, so that high orders may suffer a little.)
     - `saveat`: as in diffrax. Build it outside `jit`: its times are then known beforehand, which is
       cheaper.
@@ -417,7 +418,10 @@ def _solution(problem, method: Method, grid: Grid, places: Places, carry: _Carry
     t0, t1 = grid.starts[0], grid.end
     ts = jnp.concatenate([grid.starts, t1[None]])
     good = jnp.concatenate([_finite(problem.y0)[None], finite])
+    inside = within(places.ts, t0, t1)
     result, failed_at = _result(grid, ts, good, carry)
+    unsaved = ~jnp.all(inside) & (result == RESULTS.successful)
+    result = RESULTS.where(unsaved, RESULTS.saved_outside, result)
     valid = lambda ts: ((ts <= failed_at) | jnp.isnan(failed_at)) & grid.covered
     # Nothing else looks at all the knots: a compiled program that does not either keeps none.
     all_ys = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), problem.y0, ys)
@@ -442,7 +446,7 @@ def _solution(problem, method: Method, grid: Grid, places: Places, carry: _Carry
         problem.args,
         (t0, t1),
         (problem.y0, y1),
-        (places.ts, _saved(places, saves, valid(places.ts), t0, t1)),
+        (places.ts, _saved(places, saves, valid(places.ts) & inside)),
         at_steps,
     )
     return Solution(
@@ -467,10 +471,10 @@ def _masked(ys: PyTree, valid: Array) -> PyTree:
     return jax.tree.map(leaf, ys)
 
 
-def _saved(places: Places, saves: PyTree, valid: Array, t0: Array, t1: Array) -> PyTree:
-    """The saved states in the order of the times; NaN for times outside the span."""
+def _saved(places: Places, saves: PyTree, valid: Array) -> PyTree:
+    """The saved states in the order of the times."""
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[places.index], saves)
-    return _masked(flat, valid & within(places.ts, t0, t1))
+    return _masked(flat, valid)
 
 
 def _result(grid: Grid, ts: Array, good: Array, carry: _Carry) -> tuple[RESULTS, Array]:
@@ -520,12 +524,20 @@ def _thrown(solution: Solution) -> Solution:
     if failed:
         where = f" It failed at t = {float(solution.failed_at):g}."
         if result == RESULTS.max_steps_reached:
-            where += _why_more(solution.stats["num_intervals"], solution.stats["max_steps"])
+            where += _why_more(solution)
         raise SolveError(f"{RESULTS[result]}{where if jnp.isfinite(solution.failed_at) else ''}")
     return solution
 
 
-def _why_more(intervals: int, max_steps: int) -> str:
+def _why_more(solution: Solution) -> str:
+    intervals, max_steps = solution.stats["num_intervals"], solution.stats["max_steps"]
+    apart = jnp.finfo(solution.t0.dtype).eps * jnp.abs(solution.failed_at)
+    if apart * 10**4 > (solution.t1 - solution.t0) / intervals:
+        return (
+            f" In {solution.t0.dtype}, times there are {float(apart):.1g} apart, too far for "
+            "intervals as short as these: use float64 (jax.config.update('jax_enable_x64', True)), "
+            "or let the span begin near 0."
+        )
     if intervals > max_steps // 2:
         return (
             f" The delays make {intervals:,} intervals, and each of these takes a step at least: "

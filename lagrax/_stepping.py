@@ -472,7 +472,7 @@ def pace_through(
         saved=jnp.asarray(0),
         saves=_initial_saves(interval),
         fractions=jnp.zeros(room + 1, t.dtype),
-        infos=empty_infos(stepper, t, y, (room,)) if record else None,
+        infos=_infos_at(y, empty_infos(stepper, t, y, (room,))) if record else None,
     )
     advance = _make_advance(interval, f, stepper, controller, clip, begun)
 
@@ -554,6 +554,12 @@ def empty_infos(stepper: Stepper, t: Array, y: State, places: tuple[int, ...]) -
     )
 
 
+def _infos_at(y: State, infos: PyTree) -> PyTree:
+    """With a first step that stays at y, for an interval of no length, in which none is taken."""
+    stay = {key: jax.tree.map(lambda x, b: b.at[0].set(x), y, infos[key]) for key in ("y0", "y1")}
+    return infos | stay
+
+
 def _leg(interval, y, saves, infos, taken: Taken) -> Leg:
     if infos is None:
         return Leg(y, saves, None)
@@ -578,7 +584,9 @@ def _save_step(stepper, saves, save_at, begin, end, info):
     return jax.tree.map(leaf, values, saves)
 
 
-def _save_passed(stepper, saves, saved, save_at, begin, end, info, keep, kind="lax"):
+def _save_passed(
+    stepper, saves, saved, save_at, begin, end, info, keep, kind: Literal["lax", "checkpointed"]
+):
     """The same one by one, from number `saved` on: for many saved times, few of them in a step."""
     if saves is None:
         return saved, None
@@ -641,7 +649,7 @@ def _make_advance(interval, f, stepper, controller, clip, begun) -> Callable:
         begin_at = (now.t - interval.start) / length
         end_at = jnp.where(t < end, (t - interval.start) / length, 1)
         saved, saves = _save_passed(
-            stepper, now.saves, now.saved, interval.save_at, begin_at, end_at, info, keep
+            stepper, now.saves, now.saved, interval.save_at, begin_at, end_at, info, keep, "lax"
         )
         return _Travel(
             t=t,

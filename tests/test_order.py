@@ -144,6 +144,30 @@ def test_several_lags_keep_the_order(solver, counts, traced, x64):
     assert measured > solver().order(None) - 0.4, errors
 
 
+def jumping(t):
+    return jnp.where(t < 0, 0.0, 1.0)
+
+
+# Kvaerno's methods of order 4 and 5 look beyond the end of a step. (What a lag reads of the latter is
+# a cubic.)
+IMPLICIT = [(diffrax.Kvaerno3(), 3), (diffrax.Kvaerno4(), 4), (diffrax.Kvaerno5(), 4)]
+
+
+@pytest.mark.parametrize(("solver", "order"), IMPLICIT)
+@pytest.mark.parametrize("start", [1.0, jnp.cos, jumping])
+def test_implicit_methods_keep_their_order_with_lags(solver, order, start, x64):
+    def end(solver, steps):
+        field = lambda t, y, args, *, history: history[0] - 2 * history[1] - y
+        delays = [Lag(1.0), Lag(0.5)]
+        return lagrax.solve(field, 0.0, 2.0, start, delays=delays, solver=solver, steps=steps).ys[
+            -1
+        ]
+
+    exact = end(diffrax.Dopri8(), 32)
+    errors = [abs(end(solver, steps) - exact) for steps in (8, 16)]
+    assert np.log2(errors[0] / errors[1]) > order - 0.2
+
+
 def test_the_order_that_is_lost_when_steps_cross_knots(x64):
     """The naive use: one diffrax solve whose steps do not stop at the knots, the held state taken
     as if it were known (here from the exact solution, so that only the crossing is to blame)."""

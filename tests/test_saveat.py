@@ -1,6 +1,7 @@
 """What `saveat` asks for comes back, and changes nothing else."""
 
 import diffrax
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -130,9 +131,62 @@ def test_saved_pytrees(x64):
     assert jax.tree.map(jnp.shape, sol.knots.ys) == {"x": (3, 2), "y": ((3, 1, 3),)}
 
 
-def test_times_outside_the_span_inside_jit_are_nan():
-    ys = jax.jit(lambda ts: solve(SaveAt(ts=ts)).ys)(np.array([-1.0, 0.5, 3.0]))
-    assert np.isnan(ys).tolist() == [True, False, True]
+def test_times_outside_the_span_inside_jit():
+    run = lambda throw: eqx.filter_jit(lambda ts: solve(SaveAt(ts=ts), throw=throw))
+    ts = np.array([-1.0, 0.5, 3.0])
+    sol = run(False)(ts)
+    assert np.isnan(sol.ys).tolist() == [True, False, True]
+    assert sol.result == lagrax.RESULTS.saved_outside
+    with pytest.raises(
+        RuntimeError, match=r"outside the span from t0 to t1; the state saved there"
+    ):
+        run(True)(ts)
+
+
+SPAN_OF_NO_LENGTH = {
+    "plain": {},
+    "equal steps": {"steps": 3},
+    "times": {"saveat": SaveAt(ts=np.array([1.0, 1.0]))},
+    "dense": {"saveat": SaveAt(t1=True, dense=True)},
+}
+
+
+@pytest.mark.parametrize("delays", [[], [Hold(0.7)], [Lag(0.7)], [Lag(0.7), Hold(0.3)]])
+@pytest.mark.parametrize("options", SPAN_OF_NO_LENGTH.values(), ids=SPAN_OF_NO_LENGTH)
+def test_a_span_of_no_length(options, delays, x64):
+    field = lambda t, y, args, *, history: sum(history, -2 * y)
+    sol = lagrax.solve(field, 1.0, 1.0, 3.0, delays=delays, **options)
+    assert np.all(sol.ys == 3.0)
+    assert sol.dense is None or sol.evaluate(1.0) == 3.0
+
+
+def test_some_spans_of_no_length(x64):
+    def end(t1):
+        field = lambda t, y, args, *, history: -history[0]
+        return lagrax.solve(field, 0.0, t1, 1.0, delays=[Hold(1.0)], intervals=2).ys[-1]
+
+    ends, slopes = jax.vmap(jax.value_and_grad(end))(jnp.array([0.0, 0.5, 1.0]))
+    np.testing.assert_allclose(ends, [1.0, 0.5, 0.0], atol=1e-12)
+    np.testing.assert_allclose(slopes, -1.0)
+
+
+@pytest.mark.parametrize("gradient", [lagrax.Checkpointed(), lagrax.Direct()])
+def test_many_times_in_few_steps_and_few_in_many(gradient, x64):
+    """Of y' = -a y, whose steps grow: each at its own place, with its own derivative."""
+    ts = np.concatenate([[0.0], np.geomspace(1e-3, 1.0, 80), np.linspace(1.0, 20.0, 40)])
+    options = {"stepsize_controller": diffrax.PIDController(rtol=1e-8, atol=1e-10)}
+
+    def saved(a):
+        field = lambda t, y, a: -a * y
+        saveat = SaveAt(ts=ts)
+        return lagrax.solve(
+            field, 0.0, 20.0, 1.0, a, saveat=saveat, gradient=gradient, **options
+        ).ys
+
+    np.testing.assert_allclose(saved(1.3), np.exp(-1.3 * ts), atol=1e-7)
+    weights = np.cos(np.arange(ts.size))
+    slope = jax.grad(lambda a: weights @ saved(a))(1.3)
+    np.testing.assert_allclose(slope, weights @ (-ts * np.exp(-1.3 * ts)), atol=1e-5)
 
 
 # Starts and lengths that float32 rounds, so that they do not add up to the end.

@@ -183,6 +183,78 @@ def test_a_past_that_jumps_before_the_start(x64):
     np.testing.assert_allclose(sol.ys[-1], 0.5, atol=3e-6)
 
 
+def test_a_past_that_bends_where_a_hold_says_so(x64):
+    delays, bent = [Lag(1.0), Hold(times=[-0.45])], lambda t: jnp.abs(t + 0.45)
+    field = lambda t, y, args, *, history: history[0] - y
+    sol = lagrax.solve(field, 0.0, 1.0, bent, delays=delays, steps=16)
+    # By parts: the bend comes through the lag at t = 0.55.
+    inner = lambda a, b, sign: sign * ((b - 1.55) * np.exp(b) - (a - 1.55) * np.exp(a))
+    exact = np.exp(-1.0) * (0.45 + inner(0, 0.55, -1.0) + inner(0.55, 1.0, 1.0))
+    np.testing.assert_allclose(sol.ys[-1], exact, atol=1e-11)
+
+
+@pytest.mark.parametrize("gradient", [lagrax.Checkpointed(), lagrax.Direct(), lagrax.Adjoint()])
+@pytest.mark.parametrize("tau", [1.0, 0.1, 0.3])
+def test_a_field_that_switches_at_the_knots(tau, gradient, x64):
+    """The inputs of a digital controller: at the end of an interval they are still its own."""
+    inputs = jnp.asarray(np.random.default_rng(0).normal(size=40))
+
+    def end(inputs):
+        def plant(t, x, inputs, *, history):
+            return inputs[jnp.floor(t / tau).astype(int)] - 0.5 * history[0] - x
+
+        options = {"delays": [Hold(tau)], "steps": 8, "gradient": gradient}
+        return lagrax.solve(plant, 0.0, 40 * tau, 1.0, inputs, **options).ys[-1]
+
+    def by_hand(inputs):
+        x = 1.0
+        for u in inputs:
+            x = (u - 0.5 * x) * (1 - np.exp(-tau)) + x * np.exp(-tau)
+        return x
+
+    value, slope = jax.value_and_grad(end)(inputs)
+    exact = jax.value_and_grad(by_hand)(inputs)
+    np.testing.assert_allclose(value, exact[0], atol=1e-8)
+    np.testing.assert_allclose(slope, exact[1], atol=1e-8)
+
+
+@pytest.mark.parametrize("delay", [Hold(1.0), Lag(1.0)])
+def test_adaptive_steps_do_not_see_a_switch_at_the_knots(delay, x64):
+    def field(t, x, args, *, history):
+        return jnp.where(jnp.floor(t) % 2 == 0, 1.0, -2.0) - x - 0.1 * history[0]
+
+    sol = lagrax.solve(field, 0.0, 6.0, 1.0, delays=[delay])
+    assert sol.stats["num_rejected_steps"] <= 2
+    exact = lagrax.solve(field, 0.0, 6.0, 1.0, delays=[delay], steps=64).ys[-1]
+    np.testing.assert_allclose(sol.ys[-1], exact, atol=1e-5)
+
+
+def test_an_instant_that_the_equation_itself_does_not_need(x64):
+    """A hold whose entry is not looked at: steps end where the forcing jumps, and where a lag
+    passes that on."""
+    field = lambda t, y, args, *, history: history[0] - y + jnp.where(t < 0.9, 0.0, 5.0)
+    ends = [
+        lagrax.solve(
+            field, 0.0, 2.5, jnp.cos, delays=[Lag(1.0), Hold(times=[0.9])], steps=steps
+        ).ys[-1]
+        for steps in (4, 8, 16)
+    ]
+    assert abs(ends[0] - ends[2]) < 1e-7
+    assert abs(ends[1] - ends[2]) < 1e-9
+
+
+@pytest.mark.parametrize("options", [{}, {"steps": 16}, {"solver": diffrax.Kvaerno5()}])
+def test_a_solve_goes_on_from_an_earlier_one(options, x64):
+    """The past is never asked about times after its end, where there is none."""
+    field = lambda t, y, args, *, history: history[0] - y
+    earlier = lagrax.solve(
+        field, 0.0, 2.0, jnp.cos, delays=[Lag(1.0)], saveat=diffrax.SaveAt(dense=True)
+    )
+    later = lagrax.solve(field, 2.0, 4.0, earlier.evaluate, delays=[Lag(1.0)], **options)
+    whole = lagrax.solve(field, 0.0, 4.0, jnp.cos, delays=[Lag(1.0)], steps=64)
+    np.testing.assert_allclose(later.ys, whole.ys, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     "delays", [[Lag(0.1), Lag(0.3)], [Lag(0.1), Hold(0.3)]], ids=["lags", "lag and hold"]
 )

@@ -486,17 +486,19 @@ def test_forward_mode_with_direct(path, x64):
 
 
 def test_second_derivatives(x64):
-    def final(a, gradient):
+    def final(a, gradient, **options):
         return lagrax.solve(
             lambda t, x, a, *, history: a * x * (1 - history[0]),
-            0.0, 2.0, 0.5, a, delays=[Hold(1.0)], steps=12, gradient=gradient,
+            0.0, 2.0, 0.5, a, delays=[Hold(1.0)], gradient=gradient, **options,
         ).ys[-1]  # fmt: skip
 
     f = lambda x, a: x * jnp.exp(a * (1 - x))
     expected = jax.hessian(lambda a: f(f(0.5, a), a))(1.3)
     for gradient in (Direct(), Checkpointed()):
-        second = jax.grad(jax.grad(final))(1.3, gradient)
+        second = jax.grad(jax.grad(final))(1.3, gradient, steps=12)
         np.testing.assert_allclose(second, expected, rtol=1e-5)
+    adaptive = jax.hessian(final)(1.3, Checkpointed(), stepsize_controller=TIGHT)
+    np.testing.assert_allclose(adaptive, expected, rtol=1e-6)
 
 
 def test_gradients_are_those_of_the_closed_form(x64):

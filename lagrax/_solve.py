@@ -89,8 +89,8 @@ def solve(
     - `dt0`: the first adaptive step; found by itself if left out.
     - `intervals`: needed where a delay, t0 or t1 is traced (trained, vmapped): at least as many as
       there are periods of the shortest delay in the span, and one more for a hold that has no
-      instant at t0. (A traced `Lag` passes the kink at the
-      instant of a `Hold` on once, not further, so that high orders may suffer a little.)
+      instant at t0. (A traced `Lag` passes the kink at the instant of a `Hold` on once, not
+      further, so that high orders may suffer a little.)
     - `saveat`: as in diffrax. Build it outside `jit`: its times are then known beforehand, which is
       cheaper.
     - `gradient`: `Checkpointed()`, `Direct()` or `Adjoint()`.

@@ -220,8 +220,8 @@ class AnySolver(eqx.Module):
         """Whether it evaluates the field beyond the end of a step, as Kvaerno's methods of order 4
         and 5 do."""
         inner = getattr(self.solver, "solver", self.solver)  # of diffrax.HalfSolver
-        tableau = getattr(inner, "tableau", None)
-        return tableau is not None and bool(np.max(tableau.c) > 1)
+        nodes = getattr(getattr(inner, "tableau", None), "c", [])
+        return any(float(node) > 1 for node in nodes)
 
     def evaluations(self, dense: bool) -> tuple[int, int] | None:
         del dense
@@ -556,8 +556,8 @@ def empty_infos(stepper: Stepper, t: Array, y: State, places: tuple[int, ...]) -
 
 def _infos_at(y: State, infos: PyTree) -> PyTree:
     """With a first step that stays at y, for an interval of no length, in which none is taken."""
-    stay = {key: jax.tree.map(lambda x, b: b.at[0].set(x), y, infos[key]) for key in ("y0", "y1")}
-    return infos | stay
+    put = lambda x, rows: rows.at[0].set(x)
+    return infos | {end: jax.tree.map(put, y, infos[end]) for end in ("y0", "y1") if end in infos}
 
 
 def _leg(interval, y, saves, infos, taken: Taken) -> Leg:

@@ -264,10 +264,11 @@ def test_breakpoints_do_not_depend_on_the_start(delays, x64):
         assert sol.stats["num_intervals"] == 30
 
 
-def test_a_wrapped_solver(x64):
+@pytest.mark.parametrize("inner", [diffrax.Heun(), diffrax.Kvaerno3()])
+def test_a_wrapped_solver(inner, x64):
     field = lambda t, y, a, *, history: a * y * (1 - history[0])
     options = {"delays": [Hold(1.0)], "stepsize_controller": diffrax.PIDController(1e-9, 1e-9)}
-    wrapped = diffrax.HalfSolver(diffrax.Heun())
+    wrapped = diffrax.HalfSolver(inner)
     found = lagrax.solve(field, 0.0, 2.5, 0.5, 1.8, solver=wrapped, max_steps=10**6, **options)
     exact = 0.5
     for length in (1.0, 1.0, 0.5):

@@ -717,7 +717,9 @@ def replay(
         return j + 1, y, slope, saved, saves, _put(infos, info, j, True)
 
     zero = jnp.asarray(0)
-    carry = (zero, interval.y, slope, zero, _initial_saves(interval), infos)
+    # Every place is written to; what a buffer holds before that must carry no derivative.
+    saves = lax.stop_gradient(_initial_saves(interval))
+    carry = (zero, interval.y, slope, zero, saves, infos)
     carry = eqxi.while_loop(
         lambda carry: carry[0] < taken.count - 1,
         body,

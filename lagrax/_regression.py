@@ -23,6 +23,8 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(4)
 _NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2
 
 FOLDS = 5
+# Windows in a row that are held out together, at least: next ones overlap.
+IN_A_ROW = 4
 
 
 class Library(NamedTuple):
@@ -80,6 +82,20 @@ def reach_of(delays: Sequence[Delay]) -> float:
         else:
             reaches.append(float(delay.tau))  # pyright: ignore[reportArgumentType]
     return max(reaches)
+
+
+def earliest_of(delays: Sequence[Delay], start: float) -> float:
+    """The earliest time that an equation looks at from `start` on: at a knot, that is closer than
+    elsewhere."""
+    found = [start]
+    for delay in delays:
+        if isinstance(delay, Hold) and delay.times is not None:
+            found.append(-np.inf)
+            continue
+        tau = float(delay.tau)  # pyright: ignore[reportArgumentType]
+        held = isinstance(delay, Hold)
+        found.append((np.floor(start / tau + 1e-9) - delay.lag) * tau if held else start - tau)
+    return float(min(found))
 
 
 def _looked_at(delay: Delay, times: Times, middles: Times) -> Times:
@@ -182,11 +198,18 @@ def coefficients(
     return np.linalg.solve(scaled, mixed / size) / size
 
 
+def folds_of(number: int) -> Int[np.ndarray, " windows"]:
+    """Which windows are held out together: blocks in turn, so that no fold has all of a transient.
+    A block is `IN_A_ROW` windows or more, and a fifth of them where there are few."""
+    blocks = FOLDS * max(1, number // (FOLDS * IN_A_ROW))
+    return np.arange(number) * blocks // number % FOLDS
+
+
 def held_out(normal: Normal) -> Float[np.ndarray, " windows"]:
     """The squared error of each window by coefficients from the others' folds, in units of the
     mean square of all windows; the mean over the states."""
     number, states = normal.squares.shape
-    folds = np.arange(number) * FOLDS // number
+    folds = folds_of(number)
     unit = np.maximum(normal.squares.mean(axis=0), 1e-300)
     errors = np.zeros((number, states))
     for i in range(states):

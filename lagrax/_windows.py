@@ -5,11 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from ._delays import Delay, Hold
-from ._regression import reach_of
+from ._regression import earliest_of, reach_of
 from ._series import Trajectory, Window, cut, gap_of
 
 # More windows than these say little more.
 MOST_WINDOWS = 2000
+# Of windows at rest as many are kept as there are others, and these at least.
+LEAST_AT_REST = 16
 
 
 def default_window(trajectories: Sequence[Trajectory], delays: Sequence[Delay]) -> int:
@@ -36,8 +38,7 @@ def divided(
     state is left out."""
     trajectories = [Trajectory(*(part[: last_known(t) + 1] for part in t)) for t in trajectories]
     step = max(1, window // 4)
-    total = sum(max(len(t.ts) - 1 - window, 0) // step + 1 for t in trajectories)
-    windows = cut(trajectories, window, reach_of(delays), step * -(-total // MOST_WINDOWS))
+    windows = _with_past(trajectories, cut(trajectories, window, 0.0, step), delays)
     windows = _from_measured(trajectories, windows, reach_of(delays))
     windows = [w for w in windows if _has_instants(trajectories[w.trajectory], w.first, delays)]
     ends = [(1 - share) * (len(t.ts) - 1) for t in trajectories]
@@ -58,7 +59,40 @@ def divided(
     # A series with a window to learn from has some; one without is learned from whole.
     alone = {w.trajectory for w in [*learning, *testing]}
     learning += [w for w in windows if w.trajectory not in alone]
-    return learning, testing[:: -(-len(testing) // 256)]
+    learning = _few_at_rest(trajectories, learning)
+    return learning[:: -(-len(learning) // MOST_WINDOWS)], testing[:: -(-len(testing) // 256)]
+
+
+def _with_past(
+    trajectories: Sequence[Trajectory], windows: list[Window], delays: Sequence[Delay]
+) -> list[Window]:
+    """Windows that look back no further than their trajectory goes, if that leaves half of them."""
+    known = []
+    for w in windows:
+        ts = trajectories[w.trajectory].ts
+        if earliest_of(delays, ts[w.first]) >= ts[0] - 1e-9 * (ts[-1] - ts[0]):
+            known.append(w)
+    return known if 2 * len(known) >= len(windows) else windows
+
+
+def _few_at_rest(trajectories: Sequence[Trajectory], windows: list[Window]) -> list[Window]:
+    """Without most windows at rest, where these are many: nothing but noise varies there, and a
+    regression on noise finds coefficients too close to zero."""
+    rest = np.flatnonzero(_at_rest(trajectories, windows))
+    kept = max(LEAST_AT_REST, len(windows) - len(rest))
+    if len(rest) <= kept:
+        return windows
+    left_out = set(np.delete(rest, np.linspace(0, len(rest) - 1, kept).astype(int)).tolist())
+    return [w for i, w in enumerate(windows) if i not in left_out]
+
+
+def _at_rest(trajectories: Sequence[Trajectory], windows: list[Window]) -> np.ndarray:
+    """For each window, whether its states wander no further than they jump from sample to sample,
+    and less than a fifth as far as in another window."""
+    inside = [trajectories[w.trajectory].filled[w.first : w.last + 1] for w in windows]
+    wandered = np.array([x.var(axis=0) for x in inside])
+    jumped = np.array([np.mean(np.diff(x, axis=0) ** 2, axis=0) for x in inside])
+    return ((wandered <= jumped) & (wandered < 0.04 * wandered.max(axis=0))).all(axis=1)
 
 
 def _from_measured(
@@ -67,13 +101,14 @@ def _from_measured(
     """Windows whose first sample is measured, moved there where it is not, and whose others are not
     all missing; and if that leaves half of them, those which look back at no long gap."""
     all_measured = [np.flatnonzero(~np.isnan(t.ys).any(axis=1)) for t in trajectories]
+    or_end = [np.append(m, len(t.ts)) for t, m in zip(trajectories, all_measured, strict=True)]
     gapless = [_without_gap(t, m, reach) for t, m in zip(trajectories, all_measured, strict=True)]
     found: dict[Window, bool] = {}
     for w in windows:
         ys, measured = trajectories[w.trajectory].ys, all_measured[w.trajectory]
         place = int(np.searchsorted(measured, w.first))
         # Where no sample has all its states a window stays where it is.
-        first = w.first if not measured.size else int(np.append(measured, len(ys))[place])
+        first = w.first if not measured.size else int(or_end[w.trajectory][place])
         moved = Window(w.trajectory, first, w.last + first - w.first)
         if moved.last < len(ys) and not np.isnan(ys[first + 1 : moved.last + 1]).all():
             found[moved] = bool(gapless[w.trajectory][place]) if measured.size else True

@@ -88,6 +88,25 @@ def test_the_library_stands_noise():
 
 
 @pytest.mark.slow
+def test_the_library_finds_a_transient_before_a_long_rest():
+    ts = np.arange(4000) / 10
+    ys = np.array(lagrax.systems.Population(a=1.9).solution(ts, 0.4))
+    ys *= 1 + 0.01 * np.random.default_rng(0).standard_normal(len(ts))
+    model = Identifier([Hold(1.0)], "library").fit(ts, ys)
+    assert terms(model) == pytest.approx({(1, 0): 1.9, (1, 1): -1.9}, rel=0.02)
+
+
+@pytest.mark.slow
+def test_the_library_finds_a_transient_within_one_interval():
+    """x' = 3.6 - 0.2 x(⌊t/5⌋·5): at the first knot it has come to rest, and stays there."""
+    ts = np.arange(300.0)
+    ys = np.where(ts < 5, 8 + 2 * ts, 18.0)
+    ys += 0.02 * np.random.default_rng(0).standard_normal(len(ts))
+    model = Identifier([Hold(5.0)], "library").fit(ts, ys)
+    assert np.max(np.abs(model.simulate(ts, 8.0) - ys)) < 0.5
+
+
+@pytest.mark.slow
 def test_the_library_finds_both_equations_of_a_planar_system():
     def van_der_pol(t, y, args):
         return jnp.stack([y[1], (1 - y[0] ** 2) * y[1] - y[0]])

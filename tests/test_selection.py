@@ -8,8 +8,18 @@ import pytest
 import lagrax
 from lagrax import Hold, Lag, Learn, holds, select_delays
 from lagrax._delays import describe
-from lagrax._regression import Library, held_out, monomials, normal_equations, term_integrals
+from lagrax._regression import (
+    Library,
+    earliest_of,
+    folds_of,
+    held_out,
+    monomials,
+    needed_terms,
+    normal_equations,
+    term_integrals,
+)
 from lagrax._series import Window, as_trajectories, cut, interpolated
+from lagrax._windows import LEAST_AT_REST, MOST_WINDOWS, default_window, divided
 
 CANDIDATES = {
     "none": [],
@@ -164,3 +174,56 @@ def test_windows_without_a_past_are_left_out():
     assert cut(trajectories, 10, 0.0)[0] == Window(0, 0, 10)
     assert cut(trajectories, 10, 2.0)[0] == Window(0, 20, 30)
     assert cut(trajectories, 10, 9.0)[0] == Window(0, 0, 10)  # too few would be left
+
+
+def test_folds_take_turns_where_windows_are_many():
+    np.testing.assert_array_equal(folds_of(39), np.arange(39) * 5 // 39)
+    np.testing.assert_array_equal(folds_of(40), np.arange(40) // 4 % 5)
+    # Each has its share of a transient, be the rest as long as it will.
+    assert set(folds_of(2000)[:25]) == set(range(5))
+
+
+def test_an_equation_looks_back_less_far_from_a_knot():
+    assert earliest_of([], 0.3) == 0.3
+    assert earliest_of([Lag(0.5)], 2.0) == 1.5
+    assert earliest_of([Hold(0.1)], 3 * 0.1) == pytest.approx(0.3)
+    assert earliest_of([Hold(1.0), Lag(0.1)], 2.9) == 2.0
+    assert earliest_of([Hold(1.0, lag=1)], 2.0) == 1.0
+    assert earliest_of([Hold(times=[0.0, 1.0])], 2.0) == -np.inf
+
+
+@pytest.mark.parametrize(
+    ("delays", "first"), [([], 0), ([Hold(5.0)], 0), ([Hold(5.0, lag=1)], 5), ([Lag(5.0)], 5)]
+)
+def test_the_first_window_starts_where_its_past_is_known(delays, first):
+    ts = np.arange(200.0)
+    learning, _ = divided(as_trajectories(ts, np.sin(ts / 9)), 4, delays, 0.2)
+    assert learning[0].first == first
+
+
+def steady_growth(samples, noise=0.01, seed=0):
+    """x' = x (1 - x) from 0.05: within ten units of time it stands still."""
+    ts = 0.1 * np.arange(samples)
+    rng = np.random.default_rng(seed)
+    return ts, 1 / (1 + 19 * np.exp(-ts)) + noise * rng.standard_normal(samples)
+
+
+def test_most_windows_at_rest_are_left_out():
+    trajectories = as_trajectories(*steady_growth(20_000))
+    learning, testing = divided(trajectories, 16, [], 0.2)
+    moving = sum(w.first < 64 for w in learning)
+    assert moving == 16  # all of them
+    assert moving + LEAST_AT_REST <= len(learning) < 300
+    assert learning[-1].last > 0.7 * 20_000
+    assert len(testing) > 200
+    wave = as_trajectories(0.1 * np.arange(20_000), np.sin(0.1 * np.arange(20_000)))
+    assert MOST_WINDOWS / 2 < len(divided(wave, 16, [], 0.2)[0]) <= MOST_WINDOWS
+
+
+@pytest.mark.parametrize("samples", [150, 1000, 10_000])
+def test_a_transient_is_not_outvoted_by_a_long_rest(samples):
+    trajectories = as_trajectories(*steady_growth(samples))
+    learning, _ = divided(trajectories, default_window(trajectories, []), [], 0.2)
+    library = Library(monomials(1, 2), np.zeros(1), np.ones(1))
+    normal = normal_equations(trajectories, learning, [], library)
+    assert library.powers[needed_terms(normal)].tolist() == [[1], [2]]

@@ -77,11 +77,27 @@ class Fit:
     def equations(self) -> list[str]:
         return self.model.equations(self.table.names, self.table.input_names)
 
+    @property
+    def doubt(self) -> str | None:
+        """Why the forecast is not to be trusted, if so."""
+        judged = [s for s in self.scores if s.standing_still > 0]
+        lazy = [s.name for s in judged if not s.nrmse < s.standing_still]
+        wild = [s.name for s in judged if s.nrmse > 1 and s.name not in lazy]
+        verdicts = {"No better than standing still on the held-out end": lazy}
+        verdicts |= {"Off by more than the held-out end varies": wild}
+        said = [f"{verdict}: {', '.join(names)}." for verdict, names in verdicts.items() if names]
+        advice = (
+            "Do not trust the forecast; try other delays (--hold, --lag, --select), another "
+            "--degree or --field, or measure for longer."
+        )
+        return " ".join([*said, advice]) if said else None
+
 
 def find(request: Request, table: Table) -> Fit:
     """Does what is asked, with progress on stderr."""
     clock = [time.monotonic()]
     _check(request, table)
+    _say(f"{request.data.name}: {_taken(table)}")
     selection = _selected(request, table) if request.select else None
     clock.append(time.monotonic())
     model = _trained(request, table, _delays(request, table, selection))
@@ -124,6 +140,15 @@ def times(table: Table, ts: np.ndarray) -> np.ndarray:
         ) from None
     midnight = all(d.time() == datetime.time() and d.tzinfo is None for d in dates)
     return np.array([d.date().isoformat() if midnight else d.isoformat() for d in dates])
+
+
+def _taken(table: Table) -> str:
+    """What was taken from the file for what."""
+    since = f", in days since {times(table, np.zeros(1))[0]}" if table.start else ""
+    parts = [f"time {table.time_name}{since}", f"states {', '.join(table.names)}"]
+    parts += [f"inputs {', '.join(table.input_names)}"] if table.input_names else []
+    parts += [f"left out (no numbers) {', '.join(table.left_out)}"] if table.left_out else []
+    return f"{'; '.join(parts)}."
 
 
 def _say(sentence: str) -> None:

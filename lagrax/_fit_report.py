@@ -236,6 +236,7 @@ def _overview(found: Fit) -> list[Html]:
             "R² is the share of the variance that they explain; errors are root mean squares in "
             "standard deviations. To stand still is to predict the value at the start.",
         ),
+        *([element("p", element("strong", found.doubt))] if found.doubt else []),
     ]
 
 

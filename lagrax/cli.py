@@ -395,6 +395,8 @@ def _fit_many(requests: Sequence[Request], launcher: Any, as_json: bool) -> None
         summaries += [summary] if summary else []
         where = f"wrote {summary['folder']}" if summary else f"failed: {told}"
         print(f"{name}: {where}", file=sys.stderr)
+        if summary and summary["doubt"]:
+            print(f"{name}: {summary['doubt']}", file=sys.stderr)
         if summary and not as_json:
             print(*(f"{name}: {equation}" for equation in summary["equations"]), sep="\n")
     if as_json:

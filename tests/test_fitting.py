@@ -66,6 +66,8 @@ def test_many_tables_are_fitted_each_by_itself(lagrax_command, tmp_path):
     rates = [summary["equations"][0] for summary in json.loads(out)]
     assert ["1.8" in rate or "1.79" in rate for rate in rates] == [True, False]
     assert "bad.csv: failed: " in err
+    assert err.startswith("low.csv: time t; states x.\n")
+    assert "\nhigh.csv: time t; states x.\n" in err
     assert sorted(p.name for p in (tmp_path / "fits").iterdir()) == ["high", "low"]
     alone = lagrax_command("fit", "high.csv", "--hold", "1", "--out", "alone", "--json", *QUICK)
     for name in ("fit.csv", "forecast.csv"):
@@ -230,14 +232,30 @@ def test_dates_end(lagrax_command, tmp_path):
     assert not (tmp_path / "found").exists()
 
 
-def test_what_was_read_is_told(tmp_path):
+def test_what_was_taken_for_what_is_told(tmp_path):
     rows = [f"2024-01-{day:02d}T08:00,{day % 7},{day},a" for day in range(1, 20)]
     (tmp_path / "x.csv").write_text("\n".join(["when,x,u,note", *rows]))
     table = read_table(tmp_path / "x.csv", inputs=["u"])
-    assert fitting._read(table) == (
-        "Time: when, in days since 2024-01-01T08:00:00; states: x; inputs: u; left out (no "
-        "numbers): note."
+    assert _fit._taken(table) == (
+        "time when, in days since 2024-01-01T08:00:00; states x; inputs u; left out (no numbers) "
+        "note."
     )
+
+
+def test_a_useless_fit_is_called_so(fitted):
+    _, found, _ = fitted
+    assert found.doubt is None
+    assert "(standing still: " in "\n".join(fitting._told(found))
+    for nrmse in (1.2, float("nan")):
+        scores = [_fit.Score("x", -0.4, nrmse, 1.1), _fit.Score("y", 0.9, 0.3, 1.0)]
+        useless = dataclasses.replace(found, scores=scores)
+        sentence = "No better than standing still on the held-out end: x. Do not trust the forecast"
+        assert useless.doubt.startswith(sentence)
+        assert useless.doubt in fitting._told(useless)
+        assert useless.doubt in _fit_report.page_of(useless, {})
+        assert fitting._summary(useless)["doubt"] == useless.doubt
+    wild = dataclasses.replace(found, scores=[_fit.Score("x", -8.0, 3.0, 3.5)])
+    assert wild.doubt.startswith("Off by more than the held-out end varies: x. Do not trust")
 
 
 # --- delays ---------------------------------------------------------------------------------------
@@ -357,7 +375,8 @@ def test_a_failed_fit_is_told(lagrax_command, tmp_path, monkeypatch):
         raise lagrax.IdentifyError("It does not stay finite.")
 
     monkeypatch.setattr(lagrax.Identifier, "fit", fail)
-    assert lagrax_command("fit", "x.csv") == (1, "", "It does not stay finite.\n")
+    first = "x.csv: time t; states x."
+    assert lagrax_command("fit", "x.csv") == (1, "", f"{first}\nIt does not stay finite.\n")
     assert [p.name for p in tmp_path.iterdir()] == ["x.csv"]
 
 

@@ -1,10 +1,12 @@
 """What `lagrax fit` finds: from a table of measurements to an equation and a forecast."""
 
+import contextlib
 import dataclasses
 import datetime
+import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +17,7 @@ from ._delays import Delay, Hold, Lag, Learn, holds
 from ._longrun import LongRun, long_run_of, precisely, why_no_map
 from ._table import Table
 from ._windows import last_known
-from .identify import Forecast, Identifier
+from .identify import Forecast, Identifier, IdentifyError
 from .selection import LEAST_SAMPLES, Selection, select_delays
 
 FIELDS = ("mlp", "library")
@@ -216,13 +218,23 @@ def _to_learn(table: Table, tau: float, lags: int) -> Learn:
     return Learn(tau, low, max(high, 1.001 * tau))
 
 
+@contextlib.contextmanager
+def _named(table: Table) -> Iterator[None]:
+    """What is refused is told of columns by their names."""
+    names = {"ys": table.names, "inputs": table.input_names}
+    try:
+        yield
+    except (IdentifyError, ValueError) as error:
+        name = lambda found: f"The column {names[found[2]][int(found[1])]!r}"
+        told = re.sub(r"Column (\d+) of (ys|inputs)", name, str(error))
+        raise (IdentifyError if isinstance(error, IdentifyError) else FitError)(told) from None
+
+
 def _selected(request: Request, table: Table) -> Selection:
     candidates = _candidates(request, table)
     _say(f"Comparing {len(candidates)} candidates for the delays")
-    try:
+    with _named(table):
         return select_delays(table.ts, table.ys, candidates, _inputs(table), degree=request.degree)
-    except ValueError as error:
-        raise FitError(str(error)) from None
 
 
 def _candidates(request: Request, table: Table) -> dict[str, list[Delay]]:
@@ -284,6 +296,16 @@ def _inputs(table: Table) -> np.ndarray | None:
     return table.inputs if table.input_names else None
 
 
+def _advise(table: Table) -> None:
+    """Powers of numbers that vary by little are nearly proportional, and cannot be told apart."""
+    for name, y in zip(table.names, table.ys.T, strict=True):
+        if np.nanmax(np.abs(y)) > 1000 * np.nanmax(np.abs(y - np.nanmean(y))):
+            _say(
+                f"The column {name!r} is {np.nanmean(y):g} and varies by little: subtract its mean "
+                "for a library to find the right terms."
+            )
+
+
 def _trained(request: Request, table: Table, delays: Sequence[Delay]) -> Identifier:
     model = Identifier(
         delays,
@@ -297,10 +319,10 @@ def _trained(request: Request, table: Table, delays: Sequence[Delay]) -> Identif
         _say("Looking for the period, then fitting the equation")
     elif request.field == "library":
         _say("Fitting the equation")
-    try:
+    if request.field == "library":
+        _advise(table)
+    with _named(table):
         return model.fit(table.ts, table.ys, _inputs(table))
-    except ValueError as error:
-        raise FitError(str(error)) from None
 
 
 def _predicted(table: Table, model: Identifier) -> tuple[States, int]:

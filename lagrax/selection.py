@@ -237,8 +237,8 @@ def check_sampling(trajectories: Sequence[Trajectory], delays: Sequence[Delay]) 
                 raise ValueError(
                     f"The samples are {gap:.3g} apart and {describe([delay])} has knots every "
                     f"{tau:.3g}; libraries, learned periods and select_delays need {LEAST_SAMPLES} "
-                    "samples between knots at least. Sample more often, or train a network with a "
-                    'period that is given, Identifier(field="mlp").'
+                    "samples between knots at least. Sample more often, or train a network (mlp) "
+                    "with a period that is given."
                 )
 
 

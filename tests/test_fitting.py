@@ -368,6 +368,33 @@ def test_what_the_model_refuses_is_told(lagrax_command, tmp_path, monkeypatch):
         assert err.splitlines()[-1] == "Too many digits."
 
 
+@pytest.mark.parametrize(
+    ("scale", "offset", "sentence"),
+    [
+        (
+            1e20,
+            0,
+            "The column 'size' goes up to 1.7e+20, and terms of degree 2 in it are",
+        ),
+        (
+            1e300,
+            0,
+            "The column 'size' goes up to 1.7e+300, which cannot be squared.",
+        ),
+        (1, 1e5, "The column 'size' goes up to 100002 and varies by"),
+    ],
+)
+def test_columns_are_refused_by_their_names(lagrax_command, tmp_path, scale, offset, sentence):
+    ts, x = population()
+    write_csv(
+        tmp_path / "x.csv", ["t", "size"], ts, np.round(x / x.max() * 1.7, 6) * scale + offset
+    )
+    code, out, err = lagrax_command("fit", "x.csv", *QUICK)
+    assert (code, out) == (2, "")
+    assert err.splitlines()[-1].startswith(sentence)
+    assert ("for a library to find the right terms" in err) == bool(offset)
+
+
 def test_a_failed_fit_is_told(lagrax_command, tmp_path, monkeypatch):
     write_csv(tmp_path / "x.csv", ["t", "x"], *population())
 

@@ -144,6 +144,33 @@ def times(table: Table, ts: np.ndarray) -> np.ndarray:
     return np.array([d.date().isoformat() if midnight else d.isoformat() for d in dates])
 
 
+def _later(table: Table, number: int) -> np.ndarray:
+    """The next times after the last one, as far apart as samples are."""
+    months = _months_later(table, number)
+    if months is not None:
+        return months
+    gap = gap_of(table)
+    ts = table.ts[-1] + gap * np.arange(1, number + 1)
+    return np.round(ts, 9 - int(np.floor(np.log10(gap))))  # 15.3, not 15.299999999999999
+
+
+def _months_later(table: Table, number: int) -> np.ndarray | None:
+    """Where samples are months apart, on the same day of each or on its last; months differ."""
+    if table.start is None:
+        return None
+    day = np.timedelta64(1, "D")
+    start = np.datetime64(table.start.replace(tzinfo=None), "s")
+    dates = start + np.round(table.ts * 86400).astype("m8[s]")
+    for shift in (0 * day, day):  # the last day of a month is the one before a first
+        months = (dates + shift).astype("M8[M]")
+        days = dates + shift - months
+        if np.all(days == days[0]) and days[0] < 28 * day:
+            step = np.median(np.diff(months.astype(int)))
+            later = months[-1] + (step * np.arange(1, number + 1)).astype(int)
+            return (later + days[0] - shift - start) / day
+    return None
+
+
 def _taken(table: Table) -> str:
     """What was taken from the file for what."""
     since = f", in days since {times(table, np.zeros(1))[0]}" if table.start else ""
@@ -175,7 +202,7 @@ def _check(request: Request, table: Table) -> None:
     ):
         if value > most:
             raise FitError(f"--{name} {value}: expected at most {most:,}.")
-    times(table, table.ts[-1:] + gap_of(table) * request.forecast)  # whether there are such dates
+    times(table, _later(table, request.forecast)[-1:])  # whether there are such dates
     if request.lags is not None and request.hold is None and not request.select:
         raise FitError(f"--lags {request.lags} needs the period of the holds: add --hold TAU.")
     if request.learn_tau and request.hold is None and request.lag is None and not request.select:
@@ -366,9 +393,7 @@ def _filled(table: Table) -> States:
 def _forecast(request: Request, table: Table, model: Identifier) -> Forecast | None:
     if not request.forecast:
         return None
-    gap = gap_of(table)
-    ts = table.ts[-1] + gap * np.arange(1, request.forecast + 1)
-    ts = np.round(ts, 9 - int(np.floor(np.log10(gap))))  # 15.3, not 15.299999999999999
+    ts = _later(table, request.forecast)
     inputs = np.tile(table.inputs[-1], (len(ts) + 1, 1)) if table.input_names else None
     return model.forecast(ts, inputs)
 

@@ -221,6 +221,39 @@ def test_times_are_written_as_they_were_read(tmp_path, apart):
     assert list(_fit.times(table, table.ts)) == dates
 
 
+@pytest.mark.parametrize(
+    ("first", "months", "after"),
+    [
+        ((2024, 1, 1), 1, ["2025-02-01", "2025-03-01", "2025-04-01"]),
+        ((2024, 1, 15), 1, ["2025-02-15", "2025-03-15", "2025-04-15"]),
+        ((2010, 3, 1), 3, ["2013-06-01", "2013-09-01", "2013-12-01"]),
+        ((2000, 6, 1), 12, ["2013-06-01", "2014-06-01", "2015-06-01"]),
+    ],
+)
+def test_months_are_continued_by_months(tmp_path, first, months, after):
+    year, month, day = first
+    numbers = [12 * year + month - 1 + months * i for i in range(13)]
+    dates = [datetime.date(n // 12, n % 12 + 1, day) for n in numbers]
+    write_csv(tmp_path / "x.csv", ["when", "x"], dates, range(13))
+    table = read_table(tmp_path / "x.csv")
+    assert list(_fit.times(table, _fit._later(table, 3))) == after
+
+
+def test_the_last_days_of_months_are_continued_by_such(tmp_path):
+    dates = [datetime.date(2023, m, 1) - datetime.timedelta(days=1) for m in range(1, 13)]
+    write_csv(tmp_path / "x.csv", ["when", "x"], dates, range(12))
+    table = read_table(tmp_path / "x.csv")
+    after = ["2023-12-31", "2024-01-31", "2024-02-29"]
+    assert list(_fit.times(table, _fit._later(table, 3))) == after
+
+
+def test_days_are_continued_by_days(tmp_path):
+    dates = [datetime.date(2024, 1, 31) + datetime.timedelta(days=30 * i) for i in range(12)]
+    write_csv(tmp_path / "x.csv", ["when", "x"], dates, range(12))
+    table = read_table(tmp_path / "x.csv")
+    assert _fit._later(table, 2).tolist() == [360, 390]
+
+
 def test_dates_end(lagrax_command, tmp_path):
     dates = [f"{1900 + i}-01-01" for i in range(120)]
     write_csv(tmp_path / "x.csv", ["when", "x"], dates, np.sin(np.arange(120)))
@@ -333,6 +366,8 @@ def test_select_takes_what_is_needed(lagrax_command, tmp_path):
         ("x.csv --lags 2", "--lags 2 needs the period of the holds: add --hold TAU."),
         ("x.csv --learn-tau", "--learn-tau needs a period to start from: add --hold TAU or"),
         ("x.csv --hold -1", "--hold -1: expected a positive number."),
+        ("x.csv --hold one", "'--hold': Input should be a valid number, unable to parse string"),
+        ("x.csv --hold one", "; got one."),
         ("x.csv --hold nan", "--hold nan: expected a positive number."),
         ("x.csv --lag 0.01", "--lag 0.01 is shorter than the time between two samples, 0.2,"),
         ("x.csv --hold 4 --lags 2", "--hold 4 with --lags 2 looks back further than half"),

@@ -18,9 +18,10 @@ from ._longrun import LongRun, long_run_of, precisely, why_no_map
 from ._table import Table
 from ._windows import last_known
 from .identify import Forecast, Identifier, IdentifyError
-from .selection import LEAST_SAMPLES, Selection, select_delays
+from .selection import LEAST_SAMPLES, Scan, Selection, select_delays
 
 FIELDS = ("mlp", "library")
+MOST_RANGES = 4
 States = Float[np.ndarray, "times states"]
 
 
@@ -93,6 +94,33 @@ class Fit:
             "--degree or --field, or measure for longer."
         )
         return " ".join([*said, advice]) if said else None
+
+    @property
+    def unsure(self) -> list[str]:
+        """A sentence for each period from which the series cannot tell others."""
+        chosen = self.selection.best if self.selection else None
+        if chosen is not None and chosen.kept and len(chosen.scans) == 1:
+            tau = float(np.asarray(chosen.kept[0].tau))
+            return _unsure([tau], chosen.scans)
+        return _unsure(self.model.periods_, self.model.scans_)
+
+
+def _unsure(periods: Sequence[float], scans: Sequence[Scan]) -> list[str]:
+    said = []
+    # A model that was loaded has periods, and no scans.
+    for period, scan in zip(periods, scans, strict=False):
+        good = scan.periods[scan.good]
+        if np.all(np.abs(good / period - 1) < 0.01):
+            continue
+        runs = [dict.fromkeys(f"{end:.3g}" for end in ends) for ends in scan.ranges()]
+        others = ", ".join(" to ".join(run) for run in runs)
+        if len(runs) > MOST_RANGES:
+            others = f"many from {good.min():.3g} to {good.max():.3g}"
+        said.append(
+            f"The period {period:.4g} is not sure: of those that were tried, {others} explain the "
+            "series about as well."
+        )
+    return said
 
 
 def find(request: Request, table: Table) -> Fit:

@@ -98,6 +98,7 @@ def _summary(found: Fit) -> dict[str, Any]:
         "equations": found.equations,
         "delays": [_described(d) for d in model.delays_],
         "periods": model.periods_,
+        "unsure": found.unsure,
         "scores": [{k: _finite(v) for k, v in s._asdict().items()} for s in found.scores],
         "doubt": found.doubt,
         "held_out_from": str(times(found.table, found.table.ts)[found.held_out]),
@@ -138,6 +139,7 @@ def _told(found: Fit) -> list[str]:
     lines += found.equations
     if found.model.periods_:
         lines.append(f"Learned period: {', '.join(f'{p:.6g}' for p in found.model.periods_)}")
+    lines += found.unsure
     after = times(found.table, found.table.ts)[found.held_out]
     lines.append(f"On the held-out end, from {after} on, at most {found.model.window_} ahead:")
     lines += [

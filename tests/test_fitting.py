@@ -165,7 +165,8 @@ def test_the_rest_of_the_page(fitted):
     chosen = Candidate("1 hold", [Hold(1.0)], [Hold(1.0)], 0.1, [0.2])
     other = Candidate("a lag", [Lag(1.0)], [Lag(1.0), Hold(1.0, lag=1)], 0.2, [0.2])
     model = lagrax.Identifier.load(fitted[0] / "model")
-    model.scans_ = [Scan(np.array([0.5, 1.0, 2.0]), np.array([1.0, 0.1, 0.5]))]
+    good = np.array([False, True, False])
+    model.scans_ = [Scan(np.array([0.5, 1.0, 2.0]), np.array([1.0, 0.1, 0.5]), good)]
     model.periods_ = [1.0]
     model.series_ = [t._replace(us=np.zeros((len(t.ts), 1))) for t in model.series_]
     series = lagrax.training.Series(np.array([1, 2]), np.ones((2, 2)))
@@ -351,6 +352,30 @@ def test_select_takes_what_is_needed(lagrax_command, tmp_path):
     answer = json.loads((tmp_path / "fit-x/summary.json").read_text())
     assert answer["delays"] == [{"kind": "hold", "tau": 1.0, "lag": 0}]
     assert [c["chosen"] for c in answer["selection"]].count(True) == 1
+
+
+@pytest.mark.parametrize(
+    ("good", "sentence"),
+    [
+        ([3], ""),
+        ([], ""),
+        ([1, 2, 3], "The period 4 is not sure: of those that were tried, 2 to 4 explain the"),
+        ([0, 3, 4], "The period 4 is not sure: of those that were tried, 1, 4 to 5 explain the"),
+        ([0, 2, 4, 6, 8], "The period 4 is not sure: of those that were tried, many from 1 to 9 "),
+    ],
+)
+def test_periods_that_the_series_cannot_tell_are_told(fitted, good, sentence):
+    _, found, _ = fitted
+    scan = Scan(np.arange(1.0, 10.0), np.ones(9), np.isin(np.arange(9), good))
+    model = lagrax.Identifier.load(fitted[0] / "model")
+    model.periods_, model.scans_ = [4.0], [scan]
+    learned = dataclasses.replace(found, model=model)
+    best = Candidate("a lag", [Lag(4.0)], [Lag(4.0)], 0.1, [], [scan])
+    selected = dataclasses.replace(found, selection=Selection([best], best))
+    for unsure in (learned, selected):
+        assert len(unsure.unsure) == bool(sentence)
+        assert sentence in "\n".join(fitting._told(unsure))
+        assert sentence in _fit_report.page_of(unsure, {})
 
 
 # --- what is refused ------------------------------------------------------------------------------

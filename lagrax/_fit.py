@@ -1,10 +1,12 @@
 """What `lagrax fit` finds: from a table of measurements to an equation and a forecast."""
 
+import contextlib
 import dataclasses
 import datetime
+import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,10 +17,11 @@ from ._delays import Delay, Hold, Lag, Learn, holds
 from ._longrun import LongRun, long_run_of, precisely, why_no_map
 from ._table import Table
 from ._windows import last_known
-from .identify import Forecast, Identifier
-from .selection import LEAST_SAMPLES, Selection, select_delays
+from .identify import Forecast, Identifier, IdentifyError
+from .selection import LEAST_SAMPLES, Scan, Selection, select_delays
 
 FIELDS = ("mlp", "library")
+MOST_RANGES = 4
 States = Float[np.ndarray, "times states"]
 
 
@@ -77,11 +80,54 @@ class Fit:
     def equations(self) -> list[str]:
         return self.model.equations(self.table.names, self.table.input_names)
 
+    @property
+    def doubt(self) -> str | None:
+        """Why the forecast is not to be trusted, if so."""
+        judged = [s for s in self.scores if s.standing_still > 0]
+        lazy = [s.name for s in judged if not s.nrmse < s.standing_still]
+        wild = [s.name for s in judged if s.nrmse > 1 and s.name not in lazy]
+        verdicts = {"No better than standing still on the held-out end": lazy}
+        verdicts |= {"Off by more than the held-out end varies": wild}
+        said = [f"{verdict}: {', '.join(names)}." for verdict, names in verdicts.items() if names]
+        advice = (
+            "Do not trust the forecast; try other delays (--hold, --lag, --select), another "
+            "--degree or --field, or measure for longer."
+        )
+        return " ".join([*said, advice]) if said else None
+
+    @property
+    def unsure(self) -> list[str]:
+        """A sentence for each period from which the series cannot tell others."""
+        chosen = self.selection.best if self.selection else None
+        if chosen is not None and chosen.kept and len(chosen.scans) == 1:
+            tau = float(np.asarray(chosen.kept[0].tau))
+            return _unsure([tau], chosen.scans)
+        return _unsure(self.model.periods_, self.model.scans_)
+
+
+def _unsure(periods: Sequence[float], scans: Sequence[Scan]) -> list[str]:
+    said = []
+    # A model that was loaded has periods, and no scans.
+    for period, scan in zip(periods, scans, strict=False):
+        good = scan.periods[scan.good]
+        if np.all(np.abs(good / period - 1) < 0.01):
+            continue
+        runs = [dict.fromkeys(f"{end:.3g}" for end in ends) for ends in scan.ranges()]
+        others = ", ".join(" to ".join(run) for run in runs)
+        if len(runs) > MOST_RANGES:
+            others = f"many from {good.min():.3g} to {good.max():.3g}"
+        said.append(
+            f"The period {period:.4g} is not sure: of those that were tried, {others} explain the "
+            "series about as well."
+        )
+    return said
+
 
 def find(request: Request, table: Table) -> Fit:
     """Does what is asked, with progress on stderr."""
     clock = [time.monotonic()]
     _check(request, table)
+    _say(f"{request.data.name}: {_taken(table)}")
     selection = _selected(request, table) if request.select else None
     clock.append(time.monotonic())
     model = _trained(request, table, _delays(request, table, selection))
@@ -126,6 +172,42 @@ def times(table: Table, ts: np.ndarray) -> np.ndarray:
     return np.array([d.date().isoformat() if midnight else d.isoformat() for d in dates])
 
 
+def _later(table: Table, number: int) -> np.ndarray:
+    """The next times after the last one, as far apart as samples are."""
+    months = _months_later(table, number)
+    if months is not None:
+        return months
+    gap = gap_of(table)
+    ts = table.ts[-1] + gap * np.arange(1, number + 1)
+    return np.round(ts, 9 - int(np.floor(np.log10(gap))))  # 15.3, not 15.299999999999999
+
+
+def _months_later(table: Table, number: int) -> np.ndarray | None:
+    """Where samples are months apart, on the same day of each or on its last; months differ."""
+    if table.start is None:
+        return None
+    day = np.timedelta64(1, "D")
+    start = np.datetime64(table.start.replace(tzinfo=None), "s")
+    dates = start + np.round(table.ts * 86400).astype("m8[s]")
+    for shift in (0 * day, day):  # the last day of a month is the one before a first
+        months = (dates + shift).astype("M8[M]")
+        days = dates + shift - months
+        if np.all(days == days[0]) and days[0] < 28 * day:
+            step = np.median(np.diff(months.astype(int)))
+            later = months[-1] + (step * np.arange(1, number + 1)).astype(int)
+            return (later + days[0] - shift - start) / day
+    return None
+
+
+def _taken(table: Table) -> str:
+    """What was taken from the file for what."""
+    since = f", in days since {times(table, np.zeros(1))[0]}" if table.start else ""
+    parts = [f"time {table.time_name}{since}", f"states {', '.join(table.names)}"]
+    parts += [f"inputs {', '.join(table.input_names)}"] if table.input_names else []
+    parts += [f"left out (no numbers) {', '.join(table.left_out)}"] if table.left_out else []
+    return f"{'; '.join(parts)}."
+
+
 def _say(sentence: str) -> None:
     print(sentence, file=sys.stderr, flush=True)
 
@@ -148,7 +230,7 @@ def _check(request: Request, table: Table) -> None:
     ):
         if value > most:
             raise FitError(f"--{name} {value}: expected at most {most:,}.")
-    times(table, table.ts[-1:] + gap_of(table) * request.forecast)  # whether there are such dates
+    times(table, _later(table, request.forecast)[-1:])  # whether there are such dates
     if request.lags is not None and request.hold is None and not request.select:
         raise FitError(f"--lags {request.lags} needs the period of the holds: add --hold TAU.")
     if request.learn_tau and request.hold is None and request.lag is None and not request.select:
@@ -191,13 +273,23 @@ def _to_learn(table: Table, tau: float, lags: int) -> Learn:
     return Learn(tau, low, max(high, 1.001 * tau))
 
 
+@contextlib.contextmanager
+def _named(table: Table) -> Iterator[None]:
+    """What is refused is told of columns by their names."""
+    names = {"ys": table.names, "inputs": table.input_names}
+    try:
+        yield
+    except (IdentifyError, ValueError) as error:
+        name = lambda found: f"The column {names[found[2]][int(found[1])]!r}"
+        told = re.sub(r"Column (\d+) of (ys|inputs)", name, str(error))
+        raise (IdentifyError if isinstance(error, IdentifyError) else FitError)(told) from None
+
+
 def _selected(request: Request, table: Table) -> Selection:
     candidates = _candidates(request, table)
     _say(f"Comparing {len(candidates)} candidates for the delays")
-    try:
+    with _named(table):
         return select_delays(table.ts, table.ys, candidates, _inputs(table), degree=request.degree)
-    except ValueError as error:
-        raise FitError(str(error)) from None
 
 
 def _candidates(request: Request, table: Table) -> dict[str, list[Delay]]:
@@ -259,6 +351,16 @@ def _inputs(table: Table) -> np.ndarray | None:
     return table.inputs if table.input_names else None
 
 
+def _advise(table: Table) -> None:
+    """Powers of numbers that vary by little are nearly proportional, and cannot be told apart."""
+    for name, y in zip(table.names, table.ys.T, strict=True):
+        if np.nanmax(np.abs(y)) > 1000 * np.nanmax(np.abs(y - np.nanmean(y))):
+            _say(
+                f"The column {name!r} is {np.nanmean(y):g} and varies by little: subtract its mean "
+                "for a library to find the right terms."
+            )
+
+
 def _trained(request: Request, table: Table, delays: Sequence[Delay]) -> Identifier:
     model = Identifier(
         delays,
@@ -272,10 +374,10 @@ def _trained(request: Request, table: Table, delays: Sequence[Delay]) -> Identif
         _say("Looking for the period, then fitting the equation")
     elif request.field == "library":
         _say("Fitting the equation")
-    try:
+    if request.field == "library":
+        _advise(table)
+    with _named(table):
         return model.fit(table.ts, table.ys, _inputs(table))
-    except ValueError as error:
-        raise FitError(str(error)) from None
 
 
 def _predicted(table: Table, model: Identifier) -> tuple[States, int]:
@@ -319,9 +421,7 @@ def _filled(table: Table) -> States:
 def _forecast(request: Request, table: Table, model: Identifier) -> Forecast | None:
     if not request.forecast:
         return None
-    gap = gap_of(table)
-    ts = table.ts[-1] + gap * np.arange(1, request.forecast + 1)
-    ts = np.round(ts, 9 - int(np.floor(np.log10(gap))))  # 15.3, not 15.299999999999999
+    ts = _later(table, request.forecast)
     inputs = np.tile(table.inputs[-1], (len(ts) + 1, 1)) if table.input_names else None
     return model.forecast(ts, inputs)
 

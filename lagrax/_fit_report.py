@@ -236,6 +236,7 @@ def _overview(found: Fit) -> list[Html]:
             "R² is the share of the variance that they explain; errors are root mean squares in "
             "standard deviations. To stand still is to predict the value at the start.",
         ),
+        *([element("p", element("strong", found.doubt))] if found.doubt else []),
     ]
 
 
@@ -252,7 +253,7 @@ def _learned(found: Fit) -> list[Html]:
         sentence += " Holds change at multiples of their period, counted from time 0."
     if model.periods_:
         sentence += f" Learned: {', '.join(f'{p:.6g}' for p in model.periods_)}."
-    parts = [element("p", sentence)]
+    parts = [element("p", said) for said in (sentence, *found.unsure)]
     if found.table.input_names:
         what = ", ".join(found.table.input_names)
         inputs = f"Inputs: {what}, each held from one sample to the next. "

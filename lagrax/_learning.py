@@ -63,6 +63,10 @@ def _linearised(equation: Equation, errors: Errors, rows: Row) -> tuple[Array, A
     return jax.jacfwd(residuals, has_aux=True)(flat)
 
 
+# With less of it, terms that the series cannot tell apart make the equations of a step singular.
+LEAST_DAMPING = 1e-12
+
+
 def least_squares(equation: Equation, errors: Errors, rows: Row) -> Equation:
     """Levenberg and Marquardt's method. By hand, for it compiles in half of the time that
     `optimistix.least_squares` takes, which is most of the time of a fit."""
@@ -73,9 +77,12 @@ def least_squares(equation: Equation, errors: Errors, rows: Row) -> Equation:
     here, damping = np.asarray(flat, float), 1e-3
     slopes, values = linear(here)
     for _ in range(50):
-        normal = slopes.T @ slopes
-        damped = normal + damping * np.diag(np.diag(normal) + 1e-12)
-        step = np.linalg.solve(damped, -slopes.T @ values)
+        # Of parameters brought to the same effect, so that units do not matter.
+        size = np.linalg.norm(slopes, axis=0)
+        size = np.where(size > 0, size, 1)
+        scaled = slopes / size
+        damped = scaled.T @ scaled + damping * np.eye(len(size))
+        step = np.linalg.solve(damped, -scaled.T @ values) / size
         new_slopes, new_values = linear(here + step)
         if not np.sum(new_values**2) < np.sum(values**2):
             damping *= 10
@@ -83,7 +90,8 @@ def least_squares(equation: Equation, errors: Errors, rows: Row) -> Equation:
                 break
             continue
         gained = 1 - np.sum(new_values**2) / np.sum(values**2)
-        here, slopes, values, damping = here + step, new_slopes, new_values, damping / 10
+        here, slopes, values = here + step, new_slopes, new_values
+        damping = max(damping / 10, LEAST_DAMPING)
         if gained < 1e-6:
             break
     return at(here)

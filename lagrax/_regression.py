@@ -185,7 +185,8 @@ def _check_enough(squares: np.ndarray, terms: int) -> None:
     if useful.min() < FOLDS:
         raise ValueError(
             f"The series gives {useful.min()} windows to compare {terms} terms on; {FOLDS} are "
-            "needed at least. Give a longer series or more trajectories, or a shorter `window`."
+            "needed at least. Give a longer series or more of them (in Python also a shorter "
+            "`window`)."
         )
 
 

@@ -72,7 +72,19 @@ def _trajectory(number: int, ts: Any, ys: Any, us: Any, *, several: bool) -> Tra
     missing = np.isnan(ys).all(axis=0)
     if missing.any():
         raise ValueError(f"Column {int(np.argmax(missing))} of ys{where} has no values at all.")
+    _check_squares(ys, f"ys{where}")
+    _check_squares(us, f"inputs{where}")
     return Trajectory(ts, ys, us, filled(ts, ys))
+
+
+def _check_squares(values: np.ndarray, name: str) -> None:
+    """Errors are squared, and have to stay numbers."""
+    for i, size in enumerate(np.nanmax(np.abs(values), axis=0)):
+        if size > 0 and abs(power := np.log10(size)) > 150:
+            raise ValueError(
+                f"Column {i} of {name} goes up to {size:g}, which cannot be squared. Multiply it "
+                f"by 1e{-round(power):d}."
+            )
 
 
 def _numbers(values: Any, name: str) -> np.ndarray:

@@ -60,13 +60,15 @@ def read_table(
 ) -> Table:
     """The measurements in a CSV file, all of them checked, or a `TableError`.
 
-    `time` is the column of times, the first one unless given: increasing numbers, or ISO dates.
+    `time` is the column of times, the first one unless given: increasing numbers, or dates, ISO's
+    or 31.01.2024.
     Leave `columns` out to take every other column of numbers; name them to leave some out. Columns
     of text are left out by themselves. `inputs` are what drives the system, known at all times.
 
     Cells that are empty or say NA, NaN or null are missing values. The file has a header; commas,
-    semicolons or tabs between the cells; and points in its decimals. Rows are counted as an editor
-    does, so that the header is row 1.
+    semicolons or tabs between the cells; and points in its decimals, or commas in all of them where
+    none stands between the cells. Lines that begin with # before the header are comments. Rows are
+    counted as an editor does, so that the header is row 1.
     """
     sheet = _sheet(path)
     time, names = _roles(sheet, time, columns, inputs)
@@ -201,6 +203,9 @@ def _records(path: Path, text: str) -> list[tuple[int, list[str]]]:
     records = []
     # What spreadsheets write in front to say which delimiter they took.
     text = re.sub(r"\A\s*\"?sep=.\"?[ \t]*\r?\n", "\n", text)
+    text = _without_comments(text)
+    # Blanks behind a quotation mark would be an error to the reader.
+    text = re.sub(r"\" +(?=[,;\t\r\n]|\Z)", '"', text)
     try:
         delimiter = max(_DELIMITERS, key=lambda delimiter: _fitness(text, delimiter))
         for record in _rows(text, delimiter, strict=True):
@@ -220,11 +225,35 @@ def _records(path: Path, text: str) -> list[tuple[int, list[str]]]:
             f"{path} has one column, {records[0][1][0]!r:.60}; expected one of times and one of "
             "values at least, with commas, semicolons or tabs between."
         )
-    return records
+    return records if delimiter == "," else _with_points(records)
+
+
+def _without_comments(text: str) -> str:
+    """Empty lines in place of those that begin with #, up to the header: which may be the last of
+    them, where numbers follow."""
+    rest = re.sub(r"\A(?:[ \t]*(?:#[^\r\n]*)?(?:\r\n|\r|\n))*", "", text)
+    comments = re.findall(r"[^\r\n]*(?:\r\n|\r|\n)", text[: len(text) - len(rest)])
+    if comments and _looks_measured(re.split("[,;\t\r\n]", rest, maxsplit=1)[0].strip()):
+        rest = comments.pop().lstrip(" \t#") + rest
+    return "\n" * len(comments) + rest
+
+
+def _with_points(records: list[tuple[int, list[str]]]) -> list[tuple[int, list[str]]]:
+    """With points in decimals, where the file has commas there and no points: 1.234,5 has both, and
+    what 1.234 means beside it nobody knows."""
+    cells = [cell for _, row in records for cell in row]
+    if any("." in cell and _number(cell) is not None for cell in cells):
+        return records
+    point = lambda cell: cell.replace(".", "").replace(",", ".")
+    return [
+        (number, [point(cell) if _has_decimal_comma(cell) else cell for cell in row])
+        for number, row in records
+    ]
 
 
 def _rows(text: str, delimiter: str, strict: bool) -> Iterator[tuple[int, list[str]]]:
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=strict)
+    lines = io.StringIO(text, newline="")
+    reader = csv.reader(lines, delimiter=delimiter, strict=strict, skipinitialspace=True)
     for cells in reader:
         if any(cell.strip() for cell in cells):
             yield reader.line_num, [cell.strip() for cell in cells]
@@ -287,7 +316,7 @@ def _is_text(cells: Sequence[str]) -> bool:
     """Whether a column holds words or dates, and not one number."""
     present = [cell for cell in cells if not _is_missing(cell)]
     return bool(present) and all(
-        _number(cell) is None and not _has_decimal_comma(cell) for cell in present
+        _number(cell) is None and not _is_foreign(cell) for cell in present
     )
 
 
@@ -311,7 +340,7 @@ def _value(sheet: _Sheet, index: int, name: str, cell: str) -> float:
     number = _number(cell)
     if number is None:
         advice = "correct it, empty it, or choose columns without this one"
-        if _has_decimal_comma(cell):
+        if _is_foreign(cell):
             advice = DECIMALS
         raise sheet.wrong(index, name, f"{cell!r:.60} is no number; expected one: {advice}.")
     if math.isinf(number):
@@ -372,7 +401,7 @@ def _instant(sheet: _Sheet, index: int, name: str, cell: str) -> float:
     if number is None or not math.isfinite(number):
         got = "the time is missing" if _is_missing(cell) else f"{cell!r:.60} is no time"
         advice = "correct it, remove the row, or name another column as the time"
-        if _has_decimal_comma(cell):
+        if _is_foreign(cell):
             advice = DECIMALS
         or_a_date = "" if index else " or an ISO date (2024-01-31)"
         raise sheet.wrong(index, name, f"{got}; expected a finite number{or_a_date}: {advice}.")
@@ -425,10 +454,20 @@ def _has_decimal_comma(cell: str) -> bool:
     return re.fullmatch(r"[+-]?(\d*|\d{1,3}(\.\d{3})+),\d+([eE][+-]?\d+)?", cell) is not None
 
 
+def _is_foreign(cell: str) -> bool:
+    """A number as people write it: with a decimal comma, or something between thousands."""
+    thousands = r"[+-]?\d{1,3}([,.'’ \u00a0\u202f]\d{3})+([.,]\d+)?"
+    return _has_decimal_comma(cell) or re.fullmatch(thousands, cell) is not None
+
+
 def _date(cell: str) -> datetime.datetime | None:
-    """An ISO date, with a time or without; a month is its first day. Numbers are no dates."""
+    """An ISO date, with a time or without; a month is its first day. Numbers are no dates. With
+    points between, the day comes first."""
     if _number(cell) is not None:
         return None
+    if found := re.fullmatch(r"(\d\d?)\.(\d\d?)\.(\d{4})( .+)?", cell):
+        day, month, year, hour = found.groups(default="")
+        return _iso(f"{year}-{month:0>2}-{day:0>2}{hour}")
     return _iso(f"{cell}-01" if re.fullmatch(r"\d{4}-\d\d", cell) else cell)
 
 

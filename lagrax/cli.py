@@ -94,12 +94,19 @@ def run(arguments: Sequence[str]) -> int:
     try:
         code = app(list(arguments), prog_name="lagrax", standalone_mode=False)
     except typer.TyperException as error:
-        return _complain(error.format_message(), error.exit_code)
+        return _complain(_quoting(error), error.exit_code)
     except REFUSED as error:
         return _complain(str(error), 2)
     except FAILED as error:
         return _complain(str(error), 1)
     return code or 0
+
+
+def _quoting(error: typer.TyperException) -> str:
+    """What is wrong with an option, and what was given where pydantic refused it."""
+    details = getattr(error.__cause__, "errors", list)()
+    got = f"; got {details[0]['input']}." if details else ""
+    return f"{error.format_message()}{got}"
 
 
 def _complain(sentence: str, code: int) -> int:
@@ -395,6 +402,8 @@ def _fit_many(requests: Sequence[Request], launcher: Any, as_json: bool) -> None
         summaries += [summary] if summary else []
         where = f"wrote {summary['folder']}" if summary else f"failed: {told}"
         print(f"{name}: {where}", file=sys.stderr)
+        if summary and summary["doubt"]:
+            print(f"{name}: {summary['doubt']}", file=sys.stderr)
         if summary and not as_json:
             print(*(f"{name}: {equation}" for equation in summary["equations"]), sep="\n")
     if as_json:

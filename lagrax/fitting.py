@@ -98,7 +98,9 @@ def _summary(found: Fit) -> dict[str, Any]:
         "equations": found.equations,
         "delays": [_described(d) for d in model.delays_],
         "periods": model.periods_,
+        "unsure": found.unsure,
         "scores": [{k: _finite(v) for k, v in s._asdict().items()} for s in found.scores],
+        "doubt": found.doubt,
         "held_out_from": str(times(found.table, found.table.ts)[found.held_out]),
         "horizon": model.window_,
         "selection": [
@@ -132,23 +134,18 @@ def _described(delay: Delay) -> dict[str, Any]:
     return found | ({"lag": delay.lag} if isinstance(delay, Hold) else {})
 
 
-def _read(table: Table) -> str:
-    """What was taken from the file for what."""
-    since = f", in days since {times(table, np.zeros(1))[0]}" if table.start else ""
-    parts = [f"Time: {table.time_name}{since}", f"states: {', '.join(table.names)}"]
-    parts += [f"inputs: {', '.join(table.input_names)}"] if table.input_names else []
-    parts += [f"left out (no numbers): {', '.join(table.left_out)}"] if table.left_out else []
-    return f"{'; '.join(parts)}."
-
-
 def _told(found: Fit) -> list[str]:
-    lines = [_read(found.table)]
-    lines += [str(found.selection)] if found.selection else []
+    lines = [str(found.selection)] if found.selection else []
     lines += found.equations
     if found.model.periods_:
         lines.append(f"Learned period: {', '.join(f'{p:.6g}' for p in found.model.periods_)}")
+    lines += found.unsure
     after = times(found.table, found.table.ts)[found.held_out]
     lines.append(f"On the held-out end, from {after} on, at most {found.model.window_} ahead:")
-    lines += [f"  {s.name}: R² {s.r2:.4f}, nrmse {s.nrmse:.4f}" for s in found.scores]
+    lines += [
+        f"  {s.name}: R² {s.r2:.4f}, nrmse {s.nrmse:.4f} (standing still: {s.standing_still:.4f})"
+        for s in found.scores
+    ]
+    lines += [found.doubt] if found.doubt else []
     runs = found.long_run
     return lines + (runs.lines() if isinstance(runs, LongRun) else [runs])

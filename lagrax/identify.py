@@ -253,6 +253,7 @@ class Identifier:
                 (tau,) = numbers
                 self._origin = float(np.floor(first / tau + 1e-9) * tau)
         _check_precision(trajectories, self._origin)
+        _check_sizes(trajectories, self.degree if self.field == "library" else 1)
         self.series_ = trajectories
         self._shifted = [t._replace(ts=t.ts - self._origin) for t in trajectories]
         states = np.concatenate([t.filled for t in trajectories])
@@ -337,6 +338,7 @@ class Identifier:
             drawn = drawn_windows(rng, len(windows), member)
             drawn_normal = Normal(*(part[drawn] for part in normal))
             start = regressed(drawn_normal, chosen, terms)
+            _check_coefficients(start)
             field = Polynomial(
                 jnp.asarray(start, float),
                 used,
@@ -385,8 +387,9 @@ class Identifier:
         self.error_ = np.sqrt(square.sum(axis=(0, 1)) / np.maximum(weights.sum(axis=(0, 1)), 1))
         if not np.all(np.isfinite(self.error_)):
             raise IdentifyError(
-                "The learned equation does not stay finite over held-out windows. Use a shorter "
-                "`window`, a smaller `learning_rate`, or fewer terms."
+                "The learned equation does not stay finite over held-out windows. Likely reasons: "
+                "the series has another period, the degree is too high, or the series is too "
+                "short. (In Python a shorter `window` or a smaller `learning_rate` may help, too.)"
             )
 
     # --- using
@@ -668,20 +671,22 @@ class Identifier:
 # --- checks ---------------------------------------------------------------------------------------
 
 
+_MORE_DIGITS = (
+    'call jax.config.update("jax_enable_x64", True) first (for the command: set JAX_ENABLE_X64=1 '
+    "in its environment)."
+)
+
+
 def _check_precision(trajectories: Sequence[Trajectory], origin: float) -> None:
     dtype = jnp.zeros(()).dtype
     eps = float(jnp.finfo(dtype).eps)
-    more_digits = (
-        'call jax.config.update("jax_enable_x64", True) first (for the command: set '
-        "JAX_ENABLE_X64=1 in its environment)."
-    )
     for t in trajectories:
         kept, gap = (t.ts - origin).astype(dtype), np.median(np.diff(t.ts))
         if np.any(np.diff(kept) <= 0) or np.abs(kept).max() * eps * 100 > gap:
             raise ValueError(
                 f"The times go up to {np.abs(t.ts).max():g} and are {gap:g} apart: too many digits "
                 f"for {dtype}. Count time from the start of the series in a longer unit, or "
-                f"{more_digits}"
+                f"{_MORE_DIGITS}"
             )
     states = np.concatenate([t.filled for t in trajectories])
     largest, spread = np.abs(states).max(axis=0), states.std(axis=0)
@@ -691,7 +696,36 @@ def _check_precision(trajectories: Sequence[Trajectory], origin: float) -> None:
         raise ValueError(
             f"Column {i} of ys goes up to {largest[i]:g} and varies by {spread[i]:.3g} only: too "
             f"many digits for {dtype}. Subtract its mean ({states[:, i].mean():g}), or "
-            f"{more_digits}"
+            f"{_MORE_DIGITS}"
+        )
+
+
+def _check_sizes(trajectories: Sequence[Trajectory], degree: int) -> None:
+    """The terms of an equation are numbers of this precision, too."""
+    dtype = jnp.zeros(()).dtype
+    most = float(np.log10(float(jnp.finfo(dtype).max))) - 1
+    for name, parts in (
+        ("ys", [t.filled for t in trajectories]),
+        ("inputs", [t.us for t in trajectories]),
+    ):
+        for i, size in enumerate(np.abs(np.concatenate(parts)).max(axis=0)):
+            power = np.log10(size) if size > 0 else 0.0
+            if degree * abs(power) > most:
+                raise ValueError(
+                    f"Column {i} of {name} goes up to {size:g}, and terms of degree {degree} in it "
+                    f"are too {'large' if power > 0 else 'small'} for {dtype}. Multiply it by "
+                    f"1e{-round(power):d}, or {_MORE_DIGITS}"
+                )
+
+
+def _check_coefficients(found: Float[np.ndarray, "terms states"]) -> None:
+    """Columns of very different units may call for numbers that this precision does not have."""
+    info, sizes = jnp.finfo(jnp.zeros(()).dtype), np.abs(found[found != 0])
+    if sizes.size and not (info.tiny < sizes.min() and sizes.max() < info.max):
+        raise ValueError(
+            f"The equation has coefficients from {sizes.min():.1g} to {sizes.max():.1g}, which is "
+            f"too wide for {info.dtype}. Multiply the columns by powers of ten, so that all of "
+            f"them go up to about 1, or {_MORE_DIGITS}"
         )
 
 

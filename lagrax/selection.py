@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from ._delays import Delay, Hold, Lag, describe, is_whole, periods_to_learn, with_periods
 from ._progress import Progress
@@ -37,6 +37,7 @@ class Candidate(NamedTuple):
     - `error`: the held-out error with these (root mean square, in units of the signal within a
       window).
     - `losses`: by how much the error grows without each of `delays`.
+    - `scans`: one for each period that was to be found.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Candidate(NamedTuple):
     kept: list[Delay]
     error: float
     losses: list[float]
+    scans: Sequence["Scan"] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,8 +239,8 @@ def check_sampling(trajectories: Sequence[Trajectory], delays: Sequence[Delay]) 
                 raise ValueError(
                     f"The samples are {gap:.3g} apart and {describe([delay])} has knots every "
                     f"{tau:.3g}; libraries, learned periods and select_delays need {LEAST_SAMPLES} "
-                    "samples between knots at least. Sample more often, or train a network with a "
-                    'period that is given, Identifier(field="mlp").'
+                    "samples between knots at least. Sample more often, or train a network (mlp) "
+                    "with a period that is given."
                 )
 
 
@@ -265,7 +267,7 @@ def make_task(
 
 
 def _judge(task: Task, name: str, delays: list[Delay]) -> tuple[Candidate, Errors]:
-    kept, _ = find_periods(task, delays)
+    kept, scans = find_periods(task, delays)
     found = list(kept)
     errors = task.errors(kept)
     root = lambda e: float(np.sqrt(np.mean(e)))
@@ -277,7 +279,8 @@ def _judge(task: Task, name: str, delays: list[Delay]) -> tuple[Candidate, Error
         if not not_worse(reduced[least], errors):
             break
         kept = fewer[least]
-    return Candidate(name, found, kept, root(task.errors(kept)), losses), task.errors(kept)
+    errors = task.errors(kept)
+    return Candidate(name, found, kept, root(errors), losses, scans), errors
 
 
 # --- periods --------------------------------------------------------------------------------------
@@ -295,10 +298,18 @@ class Scan(NamedTuple):
 
     - `periods`: increasing.
     - `errors`: one for each.
+    - `good`: which of them explain the series about as well as the best one.
     """
 
     periods: Float[np.ndarray, " tried"]
     errors: Float[np.ndarray, " tried"]
+    good: Bool[np.ndarray, " tried"]
+
+    def ranges(self) -> list[tuple[float, float]]:
+        """Those that are good, from the first to the last of neighbouring ones."""
+        edges = np.flatnonzero(np.diff(np.concatenate([[0], self.good.astype(int), [0]])))
+        ends = zip(edges[::2], edges[1::2] - 1, strict=True)
+        return [(float(self.periods[a]), float(self.periods[b])) for a, b in ends]
 
 
 def find_periods(
@@ -311,7 +322,7 @@ def find_periods(
     """
     learned = periods_to_learn(delays)
     periods = [learn.start for learn in learned]
-    scans: list[Scan] = [Scan(np.zeros(0), np.zeros(0)) for _ in learned]
+    scans: list[Scan] = [Scan(np.zeros(0), np.zeros(0), np.zeros(0, bool)) for _ in learned]
     for _ in range(min(len(learned), 2)):
         for i, learn in enumerate(learned):
             tried = lambda tau, i=i: with_periods(delays, [*periods[:i], tau, *periods[i + 1 :]])
@@ -348,7 +359,8 @@ def _scanned(
     least = min((e for _, e in refined), key=np.mean)
     # Of periods that explain the series equally well, the longest has the fewest knots.
     best = max(tau for tau, e in refined if not_worse(e, least))
-    return float(best), Scan(grid, np.sqrt(means))
+    good = np.array([not_worse(e, least) for e in found])
+    return float(best), Scan(grid, np.sqrt(means), good)
 
 
 def _refined(errors, tau: float, found: Errors, ratio: float, longest: float):

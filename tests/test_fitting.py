@@ -66,6 +66,8 @@ def test_many_tables_are_fitted_each_by_itself(lagrax_command, tmp_path):
     rates = [summary["equations"][0] for summary in json.loads(out)]
     assert ["1.8" in rate or "1.79" in rate for rate in rates] == [True, False]
     assert "bad.csv: failed: " in err
+    assert err.startswith("low.csv: time t; states x.\n")
+    assert "\nhigh.csv: time t; states x.\n" in err
     assert sorted(p.name for p in (tmp_path / "fits").iterdir()) == ["high", "low"]
     alone = lagrax_command("fit", "high.csv", "--hold", "1", "--out", "alone", "--json", *QUICK)
     for name in ("fit.csv", "forecast.csv"):
@@ -163,7 +165,8 @@ def test_the_rest_of_the_page(fitted):
     chosen = Candidate("1 hold", [Hold(1.0)], [Hold(1.0)], 0.1, [0.2])
     other = Candidate("a lag", [Lag(1.0)], [Lag(1.0), Hold(1.0, lag=1)], 0.2, [0.2])
     model = lagrax.Identifier.load(fitted[0] / "model")
-    model.scans_ = [Scan(np.array([0.5, 1.0, 2.0]), np.array([1.0, 0.1, 0.5]))]
+    good = np.array([False, True, False])
+    model.scans_ = [Scan(np.array([0.5, 1.0, 2.0]), np.array([1.0, 0.1, 0.5]), good)]
     model.periods_ = [1.0]
     model.series_ = [t._replace(us=np.zeros((len(t.ts), 1))) for t in model.series_]
     series = lagrax.training.Series(np.array([1, 2]), np.ones((2, 2)))
@@ -219,6 +222,39 @@ def test_times_are_written_as_they_were_read(tmp_path, apart):
     assert list(_fit.times(table, table.ts)) == dates
 
 
+@pytest.mark.parametrize(
+    ("first", "months", "after"),
+    [
+        ((2024, 1, 1), 1, ["2025-02-01", "2025-03-01", "2025-04-01"]),
+        ((2024, 1, 15), 1, ["2025-02-15", "2025-03-15", "2025-04-15"]),
+        ((2010, 3, 1), 3, ["2013-06-01", "2013-09-01", "2013-12-01"]),
+        ((2000, 6, 1), 12, ["2013-06-01", "2014-06-01", "2015-06-01"]),
+    ],
+)
+def test_months_are_continued_by_months(tmp_path, first, months, after):
+    year, month, day = first
+    numbers = [12 * year + month - 1 + months * i for i in range(13)]
+    dates = [datetime.date(n // 12, n % 12 + 1, day) for n in numbers]
+    write_csv(tmp_path / "x.csv", ["when", "x"], dates, range(13))
+    table = read_table(tmp_path / "x.csv")
+    assert list(_fit.times(table, _fit._later(table, 3))) == after
+
+
+def test_the_last_days_of_months_are_continued_by_such(tmp_path):
+    dates = [datetime.date(2023, m, 1) - datetime.timedelta(days=1) for m in range(1, 13)]
+    write_csv(tmp_path / "x.csv", ["when", "x"], dates, range(12))
+    table = read_table(tmp_path / "x.csv")
+    after = ["2023-12-31", "2024-01-31", "2024-02-29"]
+    assert list(_fit.times(table, _fit._later(table, 3))) == after
+
+
+def test_days_are_continued_by_days(tmp_path):
+    dates = [datetime.date(2024, 1, 31) + datetime.timedelta(days=30 * i) for i in range(12)]
+    write_csv(tmp_path / "x.csv", ["when", "x"], dates, range(12))
+    table = read_table(tmp_path / "x.csv")
+    assert _fit._later(table, 2).tolist() == [360, 390]
+
+
 def test_dates_end(lagrax_command, tmp_path):
     dates = [f"{1900 + i}-01-01" for i in range(120)]
     write_csv(tmp_path / "x.csv", ["when", "x"], dates, np.sin(np.arange(120)))
@@ -230,14 +266,30 @@ def test_dates_end(lagrax_command, tmp_path):
     assert not (tmp_path / "found").exists()
 
 
-def test_what_was_read_is_told(tmp_path):
+def test_what_was_taken_for_what_is_told(tmp_path):
     rows = [f"2024-01-{day:02d}T08:00,{day % 7},{day},a" for day in range(1, 20)]
     (tmp_path / "x.csv").write_text("\n".join(["when,x,u,note", *rows]))
     table = read_table(tmp_path / "x.csv", inputs=["u"])
-    assert fitting._read(table) == (
-        "Time: when, in days since 2024-01-01T08:00:00; states: x; inputs: u; left out (no "
-        "numbers): note."
+    assert _fit._taken(table) == (
+        "time when, in days since 2024-01-01T08:00:00; states x; inputs u; left out (no numbers) "
+        "note."
     )
+
+
+def test_a_useless_fit_is_called_so(fitted):
+    _, found, _ = fitted
+    assert found.doubt is None
+    assert "(standing still: " in "\n".join(fitting._told(found))
+    for nrmse in (1.2, float("nan")):
+        scores = [_fit.Score("x", -0.4, nrmse, 1.1), _fit.Score("y", 0.9, 0.3, 1.0)]
+        useless = dataclasses.replace(found, scores=scores)
+        sentence = "No better than standing still on the held-out end: x. Do not trust the forecast"
+        assert useless.doubt.startswith(sentence)
+        assert useless.doubt in fitting._told(useless)
+        assert useless.doubt in _fit_report.page_of(useless, {})
+        assert fitting._summary(useless)["doubt"] == useless.doubt
+    wild = dataclasses.replace(found, scores=[_fit.Score("x", -8.0, 3.0, 3.5)])
+    assert wild.doubt.startswith("Off by more than the held-out end varies: x. Do not trust")
 
 
 # --- delays ---------------------------------------------------------------------------------------
@@ -302,6 +354,30 @@ def test_select_takes_what_is_needed(lagrax_command, tmp_path):
     assert [c["chosen"] for c in answer["selection"]].count(True) == 1
 
 
+@pytest.mark.parametrize(
+    ("good", "sentence"),
+    [
+        ([3], ""),
+        ([], ""),
+        ([1, 2, 3], "The period 4 is not sure: of those that were tried, 2 to 4 explain the"),
+        ([0, 3, 4], "The period 4 is not sure: of those that were tried, 1, 4 to 5 explain the"),
+        ([0, 2, 4, 6, 8], "The period 4 is not sure: of those that were tried, many from 1 to 9 "),
+    ],
+)
+def test_periods_that_the_series_cannot_tell_are_told(fitted, good, sentence):
+    _, found, _ = fitted
+    scan = Scan(np.arange(1.0, 10.0), np.ones(9), np.isin(np.arange(9), good))
+    model = lagrax.Identifier.load(fitted[0] / "model")
+    model.periods_, model.scans_ = [4.0], [scan]
+    learned = dataclasses.replace(found, model=model)
+    best = Candidate("a lag", [Lag(4.0)], [Lag(4.0)], 0.1, [], [scan])
+    selected = dataclasses.replace(found, selection=Selection([best], best))
+    for unsure in (learned, selected):
+        assert len(unsure.unsure) == bool(sentence)
+        assert sentence in "\n".join(fitting._told(unsure))
+        assert sentence in _fit_report.page_of(unsure, {})
+
+
 # --- what is refused ------------------------------------------------------------------------------
 
 
@@ -315,6 +391,8 @@ def test_select_takes_what_is_needed(lagrax_command, tmp_path):
         ("x.csv --lags 2", "--lags 2 needs the period of the holds: add --hold TAU."),
         ("x.csv --learn-tau", "--learn-tau needs a period to start from: add --hold TAU or"),
         ("x.csv --hold -1", "--hold -1: expected a positive number."),
+        ("x.csv --hold one", "'--hold': Input should be a valid number, unable to parse string"),
+        ("x.csv --hold one", "; got one."),
         ("x.csv --hold nan", "--hold nan: expected a positive number."),
         ("x.csv --lag 0.01", "--lag 0.01 is shorter than the time between two samples, 0.2,"),
         ("x.csv --hold 4 --lags 2", "--hold 4 with --lags 2 looks back further than half"),
@@ -350,6 +428,33 @@ def test_what_the_model_refuses_is_told(lagrax_command, tmp_path, monkeypatch):
         assert err.splitlines()[-1] == "Too many digits."
 
 
+@pytest.mark.parametrize(
+    ("scale", "offset", "sentence"),
+    [
+        (
+            1e20,
+            0,
+            "The column 'size' goes up to 1.7e+20, and terms of degree 2 in it are",
+        ),
+        (
+            1e300,
+            0,
+            "The column 'size' goes up to 1.7e+300, which cannot be squared.",
+        ),
+        (1, 1e5, "The column 'size' goes up to 100002 and varies by"),
+    ],
+)
+def test_columns_are_refused_by_their_names(lagrax_command, tmp_path, scale, offset, sentence):
+    ts, x = population()
+    write_csv(
+        tmp_path / "x.csv", ["t", "size"], ts, np.round(x / x.max() * 1.7, 6) * scale + offset
+    )
+    code, out, err = lagrax_command("fit", "x.csv", *QUICK)
+    assert (code, out) == (2, "")
+    assert err.splitlines()[-1].startswith(sentence)
+    assert ("for a library to find the right terms" in err) == bool(offset)
+
+
 def test_a_failed_fit_is_told(lagrax_command, tmp_path, monkeypatch):
     write_csv(tmp_path / "x.csv", ["t", "x"], *population())
 
@@ -357,7 +462,8 @@ def test_a_failed_fit_is_told(lagrax_command, tmp_path, monkeypatch):
         raise lagrax.IdentifyError("It does not stay finite.")
 
     monkeypatch.setattr(lagrax.Identifier, "fit", fail)
-    assert lagrax_command("fit", "x.csv") == (1, "", "It does not stay finite.\n")
+    first = "x.csv: time t; states x."
+    assert lagrax_command("fit", "x.csv") == (1, "", f"{first}\nIt does not stay finite.\n")
     assert [p.name for p in tmp_path.iterdir()] == ["x.csv"]
 
 

@@ -272,6 +272,13 @@ def test_states_with_too_many_digits_are_refused(x64):
     Identifier((), "library").fit(ts, ys)
 
 
+def test_terms_that_look_alike_have_coefficients_nevertheless(x64):
+    """Powers of such numbers are so nearly proportional that a step's equations are singular."""
+    ts, ys = of_population(span=30.0)
+    model = Identifier([Hold(1.0)], "library").fit(ts, np.round(101325 + 5 * ys, 2))
+    assert np.all(np.isfinite(model.equation_.coefficients))
+
+
 def test_a_known_field_has_only_its_period_learned():
     ts, ys = of_population()
     known = lambda t, y, args, *, history: 2.6 * y * (1 - history[0])
@@ -733,11 +740,28 @@ TS, YS = np.arange(30.0), np.sin(np.arange(30.0))
         ({}, (TS, YS, YS[:-1]), "inputs of shape"),
         ({}, (TS, YS, np.append(YS[:-1], np.nan)), "not finite"),
         ({"delays": [Hold(1.0), Hold(0.3)]}, (TS + 1e9, YS), "too many digits"),
+        ({}, (TS, 1e9 + YS), "Column 0 of ys goes up to 1e.09 .*digits for float32. Subtract"),
+        ({"field": "library"}, (TS, 1e20 * YS), "degree 2 .* too large for float32. Mult.* 1e-20,"),
+        ({"field": "library"}, (TS, 1e-20 * YS), "degree 2 .* too small .* Multiply it by 1e20,"),
+        ({"field": "library", "degree": 4}, (TS, 1e10 * YS), "degree 4 .* too large"),
+        ({"field": "library"}, (TS, YS, 1e20 * YS), "Column 0 of inputs goes up to 9.999"),
+        ({}, (TS, 1e38 * YS), "degree 1 .* too large for float32"),
+        ({}, (TS, 1e300 * YS), "9.9+e.299, which cannot be squared. Multiply it by 1e-300"),
+        ({}, (TS, YS, 1e-300 * YS), "Column 0 of inputs goes up to 9.9+e-301, which cannot"),
     ],
 )
 def test_bad_input_is_named(arguments, data, message, unchecked):
     with pytest.raises((ValueError, TypeError), match=message):
         Identifier(**arguments).fit(*data)
+
+
+def test_units_that_float32_cannot_mix_are_named():
+    """Neither column is too large or small; how fast one goes for a square of the other is."""
+    ts = np.linspace(0, 12, 121)
+    small = np.sin(ts)
+    large = 5 - np.cumsum(small**2) * 0.1
+    with pytest.raises(ValueError, match=r"coefficients from .* to .*too wide for float32\. Mult"):
+        Identifier(field="library").fit(ts, np.stack([1e-17 * small, 1e17 * large], 1))
 
 
 def test_bad_questions_are_named(network):

@@ -79,6 +79,49 @@ def test_commas_in_decimals_are_refused_and_not_left_out(tmp_path, cell):
         read_table(written(tmp_path, ["t;x;y", *rows]))
 
 
+@pytest.mark.parametrize("delimiter", [";", "\t"])
+def test_decimal_commas_are_read_where_cells_have_none_between(tmp_path, delimiter):
+    cells = [[str(t).replace(".", ","), f"{t * t - 2}".replace(".", ",")] for t in TS]
+    cells = [["t", "x", "y"], *([*two, f"1.234,5E{i}"] for i, two in enumerate(cells))]
+    table = read_table(written(tmp_path, [delimiter.join(row) for row in cells]))
+    np.testing.assert_array_equal(table.ts, TS)
+    np.testing.assert_array_equal(table.ys[:, 0], np.array(TS) ** 2 - 2)
+    assert table.ys[:2, 1].tolist() == [1234.5, 12345.0]
+
+
+@pytest.mark.parametrize("cell", ["1,234.5", "1,234,567", "1.234.567", "1 234", "1'234.5"])
+def test_something_between_thousands_gets_a_hint(tmp_path, cell):
+    rows = [f'{t},"{cell}"' for t in TS]
+    with pytest.raises(TableError, match="decimals with a point, and nothing between thousands"):
+        read_table(written(tmp_path, ["t,x", *rows]))
+
+
+def test_dates_with_points_have_the_day_first(tmp_path):
+    rows = [f"{day}.02.2024;{day}" for day in range(1, 13)]
+    rows[1] = "2.2.2024 12:00;2"
+    table = read_table(written(tmp_path, ["day;x", *rows]))
+    assert (table.start, table.ts[:3].tolist()) == (datetime.datetime(2024, 2, 1), [0.0, 1.5, 2.0])
+    rows = [f"02/{day:02}/2024;{day}" for day in range(1, 13)]
+    with pytest.raises(TableError, match=r"'02/01/2024' is no time; .*ISO date \(2024-01-31\)"):
+        read_table(written(tmp_path, ["day;x", *rows]))
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_comments_before_the_header(tmp_path, end):
+    rows = ["# made by hand, on a Monday", "", "#", *lines(row4="1.0,wrong,3")]
+    with pytest.raises(TableError, match="row 7, column 'x'"):
+        read_table(written(tmp_path, end.join(rows)))
+    # As numpy.savetxt writes it.
+    table = read_table(written(tmp_path, end.join(["# by hand", "# t,x,y", *lines()[1:]])))
+    assert (table.time_name, table.names, table.ts.tolist()) == ("t", ("x", "y"), TS)
+
+
+def test_blanks_around_quotation_marks(tmp_path):
+    rows = [' "t" , "x, in kg" , y ', *[f' {t} , "{t * t}" , {t} ' for t in TS]]
+    table = read_table(written(tmp_path, rows))
+    assert (table.time_name, table.names) == ("t", ("x, in kg", "y"))
+
+
 def test_what_is_left_out_is_said(tmp_path):
     rows = [f"{t},{t * t},{t}%,a" for t in TS]
     table = read_table(written(tmp_path, ["t,x,share,note", *rows]))
@@ -214,12 +257,12 @@ REFUSED = {
     ),
     "Python's own": (lines(row9="5.0,1_000,2"), {}, "row 9, column 'x': '1_000' is no number"),
     "decimal commas": (
-        ["t;x;y", *[f"{t};1,{t};{t}" for t in range(12)]],
+        ["t;x;y", *[f"{t};1,{t};{t}.5" for t in range(12)]],
         {},
         "row 2, column 'x': '1,0' is no number; .*write decimals with a point",
     ),
     "decimal commas in times": (
-        ["t;x", *[f"0,{t};{t}" for t in range(12)]],
+        ["t;x", *[f"0,{t};{t}.5" for t in range(12)]],
         {},
         "row 2, column 't': '0,0' is no time; .*write decimals with a point",
     ),

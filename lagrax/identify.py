@@ -923,6 +923,8 @@ def _check_effort(model: Identifier, found: list[Delay], steps: Any) -> None:
     for name, value in (("steps", steps), ("intervals", intervals), ("lag", max(lags, default=0))):
         if not is_whole(value) or value > MOST_STEPS:
             raise ValueError(f"{name} = {value!r:.40}")
+    if model.window_ < 1:
+        raise ValueError(f"window = {model.window_}")
 
 
 def _under(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:

@@ -150,11 +150,15 @@ def jumping(t):
 
 # Kvaerno's methods of order 4 and 5 look beyond the end of a step. (What a lag reads of the latter
 # is a cubic.)
-IMPLICIT = [(diffrax.Kvaerno3(), 3), (diffrax.Kvaerno4(), 4), (diffrax.Kvaerno5(), 4)]
+IMPLICIT = [
+    pytest.param(diffrax.Kvaerno3(), 3, marks=pytest.mark.slow),
+    (diffrax.Kvaerno4(), 4),
+    (diffrax.Kvaerno5(), 4),
+]
 
 
 @pytest.mark.parametrize(("solver", "order"), IMPLICIT)
-@pytest.mark.parametrize("start", [1.0, jnp.cos, jumping])
+@pytest.mark.parametrize("start", [1.0, pytest.param(jnp.cos, marks=pytest.mark.slow), jumping])
 def test_implicit_methods_keep_their_order_with_lags(solver, order, start, x64):
     def end(solver, steps):
         field = lambda t, y, args, *, history: history[0] - 2 * history[1] - y

@@ -290,6 +290,8 @@ def test_a_useless_fit_is_called_so(fitted):
         assert fitting._summary(useless)["doubt"] == useless.doubt
     wild = dataclasses.replace(found, scores=[_fit.Score("x", -8.0, 3.0, 3.5)])
     assert wild.doubt.startswith("Off by more than the held-out end varies: x. Do not trust")
+    # A series at rest, predicted as well as noise allows.
+    assert dataclasses.replace(found, scores=[_fit.Score("x", -0.3, 1.1, 1.4)]).doubt is None
 
 
 # --- delays ---------------------------------------------------------------------------------------

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 import lagrax
-from lagrax import Hold, Identifier, IdentifyError, Lag, Learn, holds
+from lagrax import Hold, Identifier, IdentifyError, Lag, Learn, holds, identify
 from lagrax._delays import describe
 from lagrax._equations import REST, Equation, Polynomial, Setting, follow, followed, make_rows
 from lagrax._longrun import learned_map
 from lagrax._series import Window, as_trajectories
 from lagrax._table import LEAST_ROWS
+from lagrax._windows import LEAST_AT_REST
 
 QUICK = {"iterations": 100, "progress": False, "width": 8}
 
@@ -801,3 +802,16 @@ def test_knots_need_samples_between_them():
 def test_solve_refuses_a_period_to_learn():
     with pytest.raises(TypeError, match="Identifier"):
         lagrax.solve(population, 0.0, 1.0, 0.5, delays=[Hold(Learn(0.7))])
+
+
+def test_the_numbers_on_the_page():
+    text = Path(__file__).parents[1].joinpath("docs/identify.md").read_text(encoding="utf-8")
+    page = " ".join(text.split())
+    assert f"as many of them are kept as there are others, {LEAST_AT_REST} at least" in page
+    assert "with squares, up to about 1e18 and down to 1e-18" in page
+    series = lambda size: as_trajectories(np.arange(4.0), size * np.array([1.0, 0.5, 0.7, 0.6]))
+    for power in (18, -18):
+        identify._check_sizes(series(10.0**power), 2)
+    for power in (19, -19):
+        with pytest.raises(ValueError, match=f"Multiply it by 1e{-power}"):
+            identify._check_sizes(series(10.0**power), 2)

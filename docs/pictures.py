@@ -54,9 +54,11 @@ FLOW = {
     "_checks.py": (-1, 0, "what came, what was\nexpected, what to do"),
     "_delays.py": (-1, 1, "Hold, Lag → the grid\nof breakpoints"),
     "_saving.py": (1, 0, "SaveAt → which interval\nanswers which time"),
-    "_field.py": (-1, 2, "the user's field, and\nthe past it is given"),
     "_gradients.py": (0, 1, "how the loop over intervals\nis differentiated"),
-    "_stepping.py": (0, 2, "one interval: diffrax's solver,\nor equal steps"),
+    "_stepping.py": (0, 2, "one step of diffrax's solver,\nand equal ones"),
+    "_pacing.py": (1, 2, "adaptive steps, found\nand replayed"),
+    "_interval.py": (-1, 2, "all that the solution over\none interval depends on"),
+    "_field.py": (-1, 3, "the user's field, and\nthe past it is given"),
     "_solution.py": (1, 1, "Solution: knots, statistics,\nresult and its remedy"),
 }
 ASKS = [
@@ -66,15 +68,18 @@ ASKS = [
     ("_solve.py", "_gradients.py"),
     ("_solve.py", "_solution.py"),
     ("_gradients.py", "_stepping.py"),
-    ("_stepping.py", "_field.py"),
+    ("_gradients.py", "_pacing.py"),
+    ("_pacing.py", "_stepping.py"),
+    ("_stepping.py", "_interval.py"),
+    ("_interval.py", "_field.py"),
 ]
 
 
 def flow() -> Figure:
     """How a solve flows through the files."""
-    figure = Figure(figsize=(9, 4.6))
+    figure = Figure(figsize=(9, 6))
     axes = figure.add_axes((0, 0, 1, 1))
-    axes.set(xlim=(-1.62, 1.62), ylim=(-2.42, 1.0))
+    axes.set(xlim=(-1.62, 1.62), ylim=(-3.42, 1.0))
     axes.axis("off")
     for caller, callee in ASKS:
         (x0, y0, _), (x1, y1, _) = FLOW[caller], FLOW[callee]

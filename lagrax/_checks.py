@@ -26,8 +26,8 @@ from ._delays import (
 )
 from ._field import takes_history
 from ._gradients import Adjoint, Checkpointed, Direct, Gradient
+from ._pacing import ConstantSteps
 from ._saving import sub_saves
-from ._stepping import ConstantSteps
 
 
 def check_options(unknown: dict[str, Any], function: Callable) -> None:

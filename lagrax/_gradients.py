@@ -10,20 +10,10 @@ from jax import lax
 from jaxtyping import Array, PyTree
 
 from ._field import Field
+from ._interval import Interval, Leg
+from ._pacing import Pace, first_pace, pace_through, replay
 from ._solution import RESULTS
-from ._stepping import (
-    Interval,
-    Leg,
-    Pace,
-    Stepper,
-    first_pace,
-    jump,
-    make_stepper,
-    march,
-    pace_through,
-    replay,
-    stroll,
-)
+from ._stepping import Stepper, jump, make_stepper, march, stroll
 
 
 class Direct(eqx.Module):

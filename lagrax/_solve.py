@@ -44,9 +44,11 @@ from ._field import (
     uses_time,
 )
 from ._gradients import Checkpointed, Gradient, Method, cross
+from ._interval import Interval, Past
+from ._pacing import Pace, first_pace
 from ._saving import Places, collect, make_places, steps_of, sub_saves
 from ._solution import RESULTS, Knots, Records, Solution, SolveError, within
-from ._stepping import Interval, Pace, Past, Stepper, empty_infos, first_pace, make_stepper
+from ._stepping import Stepper, empty_infos, make_stepper
 
 
 def solve(

@@ -14,22 +14,16 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import diffrax
 import jax
-import jax.numpy as jnp
-import numpy as np
 import typer
 import typer.core
-from jaxtyping import Array
 
 from . import _machine, nn
 from ._answers import FolderError
 from ._explore_sliders import ExploreError
-from ._files import write_atomically
 from ._launchers import LAUNCHERS, WorkerDied, launch
 from ._runs import RunError
 from ._solution import SolveError
-from ._solve import solve
 from ._table import TableError
 from .analysing import (
     AnalyseError,
@@ -39,7 +33,6 @@ from .analysing import (
     parameters_of,
     scalars_of,
 )
-from .figures import COLOURS, PICTURES, Figure, Line, Panel, Points, draw
 from .fitting import FIELDS, FitError, Request, fit as fit_table, fit_one, fits
 from .identify import IdentifyError
 from .paper import (
@@ -55,7 +48,8 @@ from .paper import (
 )
 from .paper.images import DATASETS, PRECISIONS, SOLVERS
 from .paper.lines import files as line_files
-from .systems import SYSTEMS, HeldSystem, System
+from .simulating import SimulateError, simulate as simulate_equation
+from .systems import SYSTEMS, System
 from .training import TrainingError
 
 
@@ -84,6 +78,7 @@ REFUSED = (
     _machine.MissingExtra,
     ResultError,
     RunError,
+    SimulateError,
     TableError,
 )
 FAILED = (IdentifyError, SolveError, TrainingError, WorkerDied, OSError)
@@ -469,134 +464,6 @@ SUMMARIES = {
     "mackey-glass": "Blood cells that are made late.",
 }
 
-# More would take hours; a wrong unit of time asks for them easily.
-MOST_INTERVALS = 1_000_000
-
-
-def _simulate(
-    name: str,
-    system: System,
-    t1: float,
-    y0: str | None,
-    samples: int,
-    out: Path | None,
-    csv: Path | None,
-    as_json: bool,
-) -> None:
-    start = system.y0 if y0 is None else _start(y0, system.y0)
-    _check_span(t1, float(np.asarray(system.tau)))
-    pictures = [out or Path(f"{name}.png")] if out or not csv else []
-    for path in pictures:
-        if path.suffix not in PICTURES:
-            raise _bad(f"--out {path}: expected a name that ends in {', '.join(PICTURES)}.")
-        if csv is not None and path.resolve() == csv.resolve():
-            raise _bad(f"--out and --csv are both {path}: give two names.")
-    for option, path in [("out", path) for path in pictures] + ([("csv", csv)] if csv else []):
-        if path.is_dir():
-            raise _bad(f"--{option} {path} is a folder; expected a file: name one inside it.")
-    ts = np.linspace(0.0, t1, samples)
-    solution = solve(
-        system,
-        0.0,
-        t1,
-        start,
-        delays=system.delays,
-        stepsize_controller=diffrax.PIDController(rtol=1e-6, atol=1e-8),
-        max_steps=_most_steps(system, t1),
-        saveat=diffrax.SaveAt(ts=jnp.asarray(ts)),
-    )
-    states = np.asarray(solution.ys).reshape(samples, -1)
-    for path in pictures:
-        draw(_picture(name, system, ts, states, solution), path)
-    if csv is not None:
-        write_atomically(csv, _csv(ts, states))
-    _print_simulated(system, solution, [*pictures, *([csv] if csv else [])], as_json)
-
-
-def _start(text: str, like: Array) -> Array:
-    try:
-        numbers = [float(x) for x in text.split(",")]
-    except ValueError:
-        numbers = []
-    if len(numbers) != like.size or not np.all(np.isfinite(numbers)):
-        what = "one number" if like.size == 1 else f"{like.size} numbers with commas between"
-        raise _bad(f"--y0 {text}: expected {what}.")
-    return jnp.asarray(numbers, like.dtype).reshape(like.shape)
-
-
-def _most_steps(system: System, t1: float) -> int:
-    # Steps that a lag looks back at are kept, so there is room for fewer of them.
-    each = 1000 if isinstance(system, HeldSystem) else 20
-    return 4096 + each * int(t1 / float(np.asarray(system.tau)))
-
-
-def _check_span(t1: float, tau: float) -> None:
-    if not (np.isfinite(t1) and t1 > 0):
-        raise _bad(f"--t1 {t1:g}: expected a positive, finite number.")
-    if t1 / tau > MOST_INTERVALS:
-        raise _bad(
-            f"--t1 {t1:g} with --tau {tau:g} makes {t1 / tau:.3g} intervals; expected at most "
-            f"{MOST_INTERVALS:,}."
-        )
-
-
-def _picture(
-    name: str, system: System, ts: np.ndarray, states: np.ndarray, solution: Any
-) -> Figure:
-    columns = _columns(states)
-    knots = np.asarray(solution.knots.ys).reshape(-1, len(columns))
-    # The curve goes through its knots, wherever they lie between the samples.
-    all_ts, all_states = np.append(ts, solution.knots.ts), np.append(states, knots, axis=0)
-    order = np.argsort(all_ts, kind="stable")
-    marks: list[Line | Points] = [
-        Line(all_ts[order], all_states[order, i], label=column, colour=list(COLOURS)[i])
-        for i, column in enumerate(columns)
-    ]
-    if isinstance(system, HeldSystem):
-        # All under one entry of the legend, in the colour of their curve.
-        marks += [
-            Points(solution.knots.ts, knots[:, i], label="knots", colour=list(COLOURS)[i])
-            for i in range(len(columns))
-        ]
-    parameters = ", ".join(f"{k} = {v:g}" for k, v in _parameters_of(system).items())
-    panel = Panel(marks, f"{name}: {parameters}" if parameters else name, "t", ", ".join(columns))
-    return Figure(name, f"The {name} equation.", [panel])
-
-
-def _columns(states: np.ndarray) -> list[str]:
-    return ["x"] if states.shape[1] == 1 else [f"x{i + 1}" for i in range(states.shape[1])]
-
-
-def _csv(ts: np.ndarray, states: np.ndarray) -> str:
-    rows = [",".join(["t", *_columns(states)])]
-    rows += [
-        ",".join(str(x) for x in (np.float32(t), *row)) for t, row in zip(ts, states, strict=True)
-    ]
-    return "\n".join(rows) + "\n"
-
-
-def _print_simulated(system: System, solution: Any, paths: list[Path], as_json: bool) -> None:
-    evaluations = int(solution.stats["num_evaluations"])
-    if as_json:
-        _print_json(
-            {
-                "system": type(system).__name__,
-                "parameters": _parameters_of(system),
-                "t1": float(solution.ts[-1]),
-                "final": np.ravel(solution.ys[-1]).tolist(),
-                "evaluations": evaluations,
-                "files": [str(path.resolve()) for path in paths],
-            }
-        )
-        return
-    print(f"{evaluations} evaluations of the equation")
-    for path in paths:
-        print(f"Wrote {path.resolve()}")
-
-
-def _parameters_of(system: System) -> dict[str, int | float]:
-    return {n: type(d)(getattr(system, n)) for n, d in scalars_of(type(system)).items()}
-
 
 def _simulate_command(name: str, system: type[System]) -> Callable[..., None]:
     """A command with one option for each parameter of `system`."""
@@ -614,12 +481,17 @@ def _simulate_command(name: str, system: type[System]) -> Callable[..., None]:
         for n, default in scalars_of(system).items()
     }
 
-    def command(**options: Any) -> None:
+    def command(as_json: bool, **options: Any) -> None:
         try:
             made = system(**{n: options.pop(n) for n in own})
         except ValueError as error:
             raise _bad(str(error)) from None
-        _simulate(name, made, **options)
+        summary, lines = simulate_equation(name, made, **options)
+        if as_json:
+            _print_json(summary)
+            return
+        for line in [*lines, *(f"Wrote {path}" for path in summary["files"])]:
+            print(line)
 
     signature = [
         inspect.Parameter(n, option, default=default, annotation=Annotated[kind, about])

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import lagrax
-from lagrax import __main__, cli
+from lagrax import __main__, cli, simulating
 from lagrax.paper import read_result
 
 COMMAND = [sys.executable, "-m", "lagrax"]
@@ -85,7 +85,7 @@ def read_csv(path):
 
 def test_the_curve_goes_through_its_knots(lagrax_command, monkeypatch):
     drawn = []
-    monkeypatch.setattr(cli, "draw", lambda figure, path: drawn.append(figure))
+    monkeypatch.setattr(simulating, "draw", lambda figure, path: drawn.append(figure))
     options = ["--a", "3.32", "--tau", "1.12", "--t1", "30"]
     code, *_ = lagrax_command("simulate", "population", *options)
     assert code == 0

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 import lagrax
-from lagrax import Hold, Identifier, IdentifyError, Lag, Learn, holds, identify
+from lagrax import Hold, Identifier, IdentifyError, Lag, Learn, holds
 from lagrax._delays import describe
 from lagrax._equations import REST, Equation, Polynomial, Setting, follow, followed, make_rows
 from lagrax._longrun import learned_map
 from lagrax._series import Window, as_trajectories
 from lagrax._table import LEAST_ROWS
 from lagrax._windows import LEAST_AT_REST
+from lagrax.identify._checks import check_sizes
 
 QUICK = {"iterations": 100, "progress": False, "width": 8}
 
@@ -811,7 +812,7 @@ def test_the_numbers_on_the_page():
     assert "with squares, up to about 1e18 and down to 1e-18" in page
     series = lambda size: as_trajectories(np.arange(4.0), size * np.array([1.0, 0.5, 0.7, 0.6]))
     for power in (18, -18):
-        identify._check_sizes(series(10.0**power), 2)
+        check_sizes(series(10.0**power), 2)
     for power in (19, -19):
         with pytest.raises(ValueError, match=f"Multiply it by 1e{-power}"):
-            identify._check_sizes(series(10.0**power), 2)
+            check_sizes(series(10.0**power), 2)

@@ -230,7 +230,7 @@ def test_every_module_is_in_the_table_of_the_files():
     named = set(re.findall(r"(\w+)\.py`", table))
     package = ROOT / "lagrax"
     files = [
-        p for folder in (package, package / "nn", package / "analysis") for p in folder.glob("*.py")
+        p for folder in ("", "nn", "analysis", "identify") for p in (package / folder).glob("*.py")
     ]
     assert named >= {p.stem for p in files} - {"__init__", "__main__"}
 

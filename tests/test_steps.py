@@ -9,7 +9,7 @@ import pytest
 
 import lagrax
 from lagrax import Hold, Lag, holds
-from lagrax._stepping import _make_clip
+from lagrax._pacing import _make_clip
 
 
 def population(t, x, a, *, history):

@@ -1,12 +1,4 @@
-"""From measured time series to an equation: fit, simulate, predict, score.
-
-```python
-model = lagrax.Identifier(delays=lagrax.holds(1.0, 2))
-model.fit(ts, ys)  # one trajectory, or lists of them
-model.simulate(ts, y0)  # the learned equation from a start
-model.forecast(later)  # the series continued, with a band
-```
-"""
+"""`Identifier`: an equation learned from series, and what can be done with it."""
 
 import inspect
 import warnings
@@ -22,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from ._checks import check_solver
-from ._delays import (
+from .._checks import check_solver
+from .._delays import (
     Delay,
     Hold,
     Lag,
@@ -34,7 +26,7 @@ from ._delays import (
     periods_to_learn,
     with_periods,
 )
-from ._equations import (
+from .._equations import (
     PERIOD_ROOM,
     Equation,
     Network,
@@ -49,8 +41,8 @@ from ._equations import (
     steps_between,
     without_rests,
 )
-from ._files import read_json, write_json
-from ._learning import (
+from .._files import write_json
+from .._learning import (
     Errors,
     HeldOut,
     least_squares,
@@ -59,8 +51,8 @@ from ._learning import (
     optimiser,
     simulation,
 )
-from ._machine import describe as machine
-from ._regression import (
+from .._machine import describe as machine
+from .._regression import (
     Library,
     Normal,
     monomials,
@@ -69,11 +61,34 @@ from ._regression import (
     reach_of,
     regressed,
 )
-from ._runs import Damaged, load_arrays, save_checkpoint
-from ._series import Trajectory, Window, as_trajectories, gap_of, is_several
-from ._windows import default_window, divided, drawn_windows, first_instant, first_known, last_known
-from .selection import check_sampling, find_periods, make_task
-from .training import Series, train
+from .._runs import save_checkpoint
+from .._series import Trajectory, Window, as_trajectories, gap_of, is_several
+from .._windows import (
+    default_window,
+    divided,
+    drawn_windows,
+    first_instant,
+    first_known,
+    last_known,
+)
+from ..selection import check_sampling, find_periods, make_task
+from ..training import Series, train
+from ._checks import (
+    IdentifyError,
+    check_coefficients,
+    check_held_out,
+    check_precision,
+    check_sizes,
+)
+from ._folder import (
+    count_of_series,
+    delay_to_json,
+    delays_from_json,
+    filled_from,
+    losses_of,
+    read_folder,
+    under,
+)
 
 # (times, states), or (times,) where a series or a start was given without an axis of states.
 States = Float[np.ndarray, "times ..."]
@@ -81,10 +96,6 @@ States = Float[np.ndarray, "times ..."]
 # Steps in an interval, and intervals in a series: a model that asks for more was not fitted.
 MOST_STEPS = 10**6
 MOST_POWER = 100
-
-
-class IdentifyError(RuntimeError):
-    """A model cannot be fitted, used or loaded; the message says why and what to do."""
 
 
 class Forecast(NamedTuple):
@@ -225,7 +236,7 @@ class Identifier:
         self._settle(found, window)
         rows = make_rows(trajectories, learning, found)
         held = make_rows(trajectories, testing, found)
-        _check_held_out(held)
+        check_held_out(held)
         self._setting = self._made_setting(found, _spans(rows) + _spans(held))
         if self.field == "library":
             members = self._fit_library(found, learning, rows)
@@ -252,8 +263,8 @@ class Identifier:
             if len(numbers) == 1:
                 (tau,) = numbers
                 self._origin = float(np.floor(first / tau + 1e-9) * tau)
-        _check_precision(trajectories, self._origin)
-        _check_sizes(trajectories, self.degree if self.field == "library" else 1)
+        check_precision(trajectories, self._origin)
+        check_sizes(trajectories, self.degree if self.field == "library" else 1)
         self.series_ = trajectories
         self._shifted = [t._replace(ts=t.ts - self._origin) for t in trajectories]
         states = np.concatenate([t.filled for t in trajectories])
@@ -338,7 +349,7 @@ class Identifier:
             drawn = drawn_windows(rng, len(windows), member)
             drawn_normal = Normal(*(part[drawn] for part in normal))
             start = regressed(drawn_normal, chosen, terms)
-            _check_coefficients(start)
+            check_coefficients(start)
             field = Polynomial(
                 jnp.asarray(start, float),
                 used,
@@ -599,7 +610,7 @@ class Identifier:
         params = {name: plain(value) for name, value in self.get_params().items()}
         own = callable(self.field)
         params |= {
-            "delays": [_delay_to_json(d, periods_to_learn(self.delays)) for d in self.delays],
+            "delays": [delay_to_json(d, periods_to_learn(self.delays)) for d in self.delays],
             "field": "own" if own else self.field,
             "solver": type(self.solver).__name__,
         }
@@ -621,7 +632,7 @@ class Identifier:
     def load(cls, folder: str | Path, *, field: Callable | None = None) -> "Identifier":
         """What `save` wrote. `field` is the field of your own that it was fitted with, if so."""
         folder = Path(folder)
-        about, arrays = _read(folder)
+        about, arrays = read_folder(folder)
         try:
             return _restored(cls, about, arrays, field, folder)
         except (
@@ -669,73 +680,6 @@ class Identifier:
 
 
 # --- checks ---------------------------------------------------------------------------------------
-
-
-_MORE_DIGITS = (
-    'call jax.config.update("jax_enable_x64", True) first (for the command: set JAX_ENABLE_X64=1 '
-    "in its environment)."
-)
-
-
-def _check_precision(trajectories: Sequence[Trajectory], origin: float) -> None:
-    dtype = jnp.zeros(()).dtype
-    eps = float(jnp.finfo(dtype).eps)
-    for t in trajectories:
-        kept, gap = (t.ts - origin).astype(dtype), np.median(np.diff(t.ts))
-        if np.any(np.diff(kept) <= 0) or np.abs(kept).max() * eps * 100 > gap:
-            raise ValueError(
-                f"The times go up to {np.abs(t.ts).max():g} and are {gap:g} apart: too many digits "
-                f"for {dtype}. Count time from the start of the series in a longer unit, or "
-                f"{_MORE_DIGITS}"
-            )
-    states = np.concatenate([t.filled for t in trajectories])
-    largest, spread = np.abs(states).max(axis=0), states.std(axis=0)
-    lost = np.flatnonzero((largest * eps * 1000 > spread) & (spread > 0))
-    if lost.size:
-        i = lost[0]
-        raise ValueError(
-            f"Column {i} of ys goes up to {largest[i]:g} and varies by {spread[i]:.3g} only: too "
-            f"many digits for {dtype}. Subtract its mean ({states[:, i].mean():g}), or "
-            f"{_MORE_DIGITS}"
-        )
-
-
-def _check_sizes(trajectories: Sequence[Trajectory], degree: int) -> None:
-    """The terms of an equation are numbers of this precision, too."""
-    dtype = jnp.zeros(()).dtype
-    most = float(np.log10(float(jnp.finfo(dtype).max))) - 1
-    for name, parts in (
-        ("ys", [t.filled for t in trajectories]),
-        ("inputs", [t.us for t in trajectories]),
-    ):
-        for i, size in enumerate(np.abs(np.concatenate(parts)).max(axis=0)):
-            power = np.log10(size) if size > 0 else 0.0
-            if degree * abs(power) > most:
-                raise ValueError(
-                    f"Column {i} of {name} goes up to {size:g}, and terms of degree {degree} in it "
-                    f"are too {'large' if power > 0 else 'small'} for {dtype}. Multiply it by "
-                    f"1e{-round(power):d}, or {_MORE_DIGITS}"
-                )
-
-
-def _check_coefficients(found: Float[np.ndarray, "terms states"]) -> None:
-    """Columns of very different units may call for numbers that this precision does not have."""
-    info, sizes = jnp.finfo(jnp.zeros(()).dtype), np.abs(found[found != 0])
-    if sizes.size and not (info.tiny < sizes.min() and sizes.max() < info.max):
-        raise ValueError(
-            f"The equation has coefficients from {sizes.min():.1g} to {sizes.max():.1g}, which is "
-            f"too wide for {info.dtype}. Multiply the columns by powers of ten, so that all of "
-            f"them go up to about 1, or {_MORE_DIGITS}"
-        )
-
-
-def _check_held_out(held: Row) -> None:
-    unseen = np.flatnonzero(held.weights.sum(axis=(0, 1)) == 0)
-    if unseen.size:
-        raise IdentifyError(
-            f"Column {unseen[0]} of ys was not measured in the part that is held out, so its error "
-            "cannot be told. Give a larger `validation`, or leave the column out."
-        )
 
 
 def _check_arguments(model: Identifier) -> None:
@@ -818,52 +762,7 @@ def _plain(delay: Delay) -> Delay:
     return Lag(tau) if isinstance(delay, Lag) else Hold(tau, lag=delay.lag)
 
 
-# --- folders --------------------------------------------------------------------------------------
-
-
-def _delay_to_json(delay: Delay, learned: Sequence[Learn]) -> dict[str, Any]:
-    found: dict[str, Any] = {"kind": type(delay).__name__}
-    if isinstance(delay.tau, Learn):
-        found["learn"] = [delay.tau.start, delay.tau.low, delay.tau.high]
-        found["period"] = learned.index(delay.tau)
-    elif delay.tau is not None:
-        found["tau"] = float(delay.tau)  # pyright: ignore[reportArgumentType]
-    if isinstance(delay, Hold):
-        found["lag"] = delay.lag
-        if delay.times is not None:
-            found["times"] = np.asarray(delay.times).tolist()
-    return found
-
-
-def _delays_from_json(found: Sequence[dict[str, Any]]) -> list[Delay]:
-    learned: dict[int, Learn] = {}
-
-    def one(about: dict[str, Any]) -> Delay:
-        tau: Any = about.get("tau")
-        if "learn" in about:
-            tau = learned.setdefault(int(about["period"]), Learn(*about["learn"]))
-        if about["kind"] == "Lag":
-            return Lag(tau)
-        return Hold(tau, lag=about["lag"], times=about.get("times"))
-
-    return [one(about) for about in found]
-
-
-def _read(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    missing = [n for n in ("model.json", "model.safetensors") if not (folder / n).is_file()]
-    if missing:
-        raise IdentifyError(
-            f"{folder} holds no {missing[0]}: give a folder that Identifier.save or `lagrax fit` "
-            "wrote."
-        )
-    try:
-        about = read_json(folder / "model.json")
-        arrays, _ = load_arrays(folder / "model.safetensors")
-    except (ValueError, OSError, Damaged) as error:
-        raise IdentifyError(f"The model in {folder} is damaged: {error}.") from None
-    if not isinstance(about, dict) or about.get("format") != 1:
-        raise IdentifyError(f"{folder / 'model.json'} is not of a format that this lagrax reads.")
-    return about, arrays
+# --- from a folder --------------------------------------------------------------------------------
 
 
 def _restored(
@@ -889,10 +788,10 @@ def _restored(
     solver = getattr(diffrax, str(arguments["solver"]), None)
     if not (isinstance(solver, type) and issubclass(solver, diffrax.AbstractSolver)):
         raise IdentifyError(f"{folder} names a solver that diffrax lacks, {arguments['solver']!r}.")
-    arguments |= {"delays": _delays_from_json(arguments["delays"]), "solver": solver()}
+    arguments |= {"delays": delays_from_json(arguments["delays"]), "solver": solver()}
     model = cls(**arguments)
     _check_arguments(model)
-    parts = [_under(arrays, f"['series'][{i}]") for i in range(_count(arrays))]
+    parts = [under(arrays, f"['series'][{i}]") for i in range(count_of_series(arrays))]
     model._take([Trajectory(*(p[f"['{name}']"] for name in Trajectory._fields)) for p in parts])
     model._flat = len(model._scale) == 1 and bool(about.get("flat"))
     model._periods, model.window_ = tuple(about["periods"]), int(about["window"])
@@ -903,13 +802,13 @@ def _restored(
     spans = _spans(make_rows(model._shifted, learning + testing, found))
     setting = model._made_setting(found, spans)
     model._setting = setting._replace(steps=int(about["steps"]))
-    model.losses_ = _losses(arrays)
+    model.losses_ = losses_of(arrays)
     model.scans_ = []
     if model.field == "mlp" and model.depth >= len(arrays):
         raise ValueError(f"depth is {model.depth}, with {len(arrays)} arrays")
     # By its shapes alone: what a file says of them may not fit into memory.
     like = eqx.filter_eval_shape(_empty_members, model, about["terms"])
-    members = _filled_from(like, _under(arrays, "['members']"))
+    members = filled_from(like, under(arrays, "['members']"))
     model._finish(members, rows)
     model.error_ = arrays["['error']"]
     return model
@@ -927,22 +826,6 @@ def _check_effort(model: Identifier, found: list[Delay], steps: Any) -> None:
         raise ValueError(f"window = {model.window_}")
 
 
-def _under(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
-    return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
-
-
-def _count(arrays: dict[str, np.ndarray]) -> int:
-    return len({k.split("]")[1] for k in arrays if k.startswith("['series']")})
-
-
-def _losses(arrays: dict[str, np.ndarray]) -> dict[str, Series]:
-    names = dict.fromkeys(k.split("'")[3] for k in arrays if k.startswith("['losses']"))
-    return {
-        name: Series(*(arrays[f"['losses']['{name}']['{part}']"] for part in Series._fields))
-        for name in names
-    }
-
-
 def _empty_members(model: Identifier, terms: dict[str, Any] | None) -> Equation:
     if terms is not None:
         powers = tuple(tuple(int(p) for p in row) for row in terms["powers"])
@@ -955,17 +838,3 @@ def _empty_members(model: Identifier, terms: dict[str, Any] | None) -> Equation:
     else:
         field = model._made_field(jax.random.key(0))
     return Equation(field, jnp.zeros(len(model._periods)))
-
-
-def _filled_from(like: PyTree, arrays: dict[str, np.ndarray]) -> PyTree:
-    """`like` with the arrays of all members in place of its own."""
-    is_shape = lambda x: isinstance(x, jax.ShapeDtypeStruct)
-    dynamic, static = eqx.partition(like, is_shape)
-    named, structure = jax.tree_util.tree_flatten_with_path(dynamic)
-    leaves = []
-    for place, leaf in named:
-        found = arrays[jax.tree_util.keystr(place)]
-        if found.shape[1:] != leaf.shape:
-            raise ValueError(f"{jax.tree_util.keystr(place)} has shape {found.shape[1:]}")
-        leaves.append(jnp.asarray(found, leaf.dtype))
-    return eqx.combine(jax.tree.unflatten(structure, leaves), static)

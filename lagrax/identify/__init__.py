@@ -1,0 +1,12 @@
+"""From measured time series to an equation: fit, simulate, predict, score.
+
+```python
+model = lagrax.Identifier(delays=lagrax.holds(1.0, 2))
+model.fit(ts, ys)  # one trajectory, or lists of them
+model.simulate(ts, y0)  # the learned equation from a start
+model.forecast(later)  # the series continued, with a band
+```
+"""
+
+from ._checks import IdentifyError as IdentifyError
+from ._identifier import Forecast as Forecast, Identifier as Identifier

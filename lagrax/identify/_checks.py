@@ -1,0 +1,81 @@
+"""Series and equations that cannot be had in the precision at hand, or not judged."""
+
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from .._equations import Row
+from .._series import Trajectory
+
+
+class IdentifyError(RuntimeError):
+    """A model cannot be fitted, used or loaded; the message says why and what to do."""
+
+
+_MORE_DIGITS = (
+    'call jax.config.update("jax_enable_x64", True) first (for the command: set JAX_ENABLE_X64=1 '
+    "in its environment)."
+)
+
+
+def check_precision(trajectories: Sequence[Trajectory], origin: float) -> None:
+    dtype = jnp.zeros(()).dtype
+    eps = float(jnp.finfo(dtype).eps)
+    for t in trajectories:
+        kept, gap = (t.ts - origin).astype(dtype), np.median(np.diff(t.ts))
+        if np.any(np.diff(kept) <= 0) or np.abs(kept).max() * eps * 100 > gap:
+            raise ValueError(
+                f"The times go up to {np.abs(t.ts).max():g} and are {gap:g} apart: too many digits "
+                f"for {dtype}. Count time from the start of the series in a longer unit, or "
+                f"{_MORE_DIGITS}"
+            )
+    states = np.concatenate([t.filled for t in trajectories])
+    largest, spread = np.abs(states).max(axis=0), states.std(axis=0)
+    lost = np.flatnonzero((largest * eps * 1000 > spread) & (spread > 0))
+    if lost.size:
+        i = lost[0]
+        raise ValueError(
+            f"Column {i} of ys goes up to {largest[i]:g} and varies by {spread[i]:.3g} only: too "
+            f"many digits for {dtype}. Subtract its mean ({states[:, i].mean():g}), or "
+            f"{_MORE_DIGITS}"
+        )
+
+
+def check_sizes(trajectories: Sequence[Trajectory], degree: int) -> None:
+    """The terms of an equation are numbers of this precision, too."""
+    dtype = jnp.zeros(()).dtype
+    most = float(np.log10(float(jnp.finfo(dtype).max))) - 1
+    for name, parts in (
+        ("ys", [t.filled for t in trajectories]),
+        ("inputs", [t.us for t in trajectories]),
+    ):
+        for i, size in enumerate(np.abs(np.concatenate(parts)).max(axis=0)):
+            power = np.log10(size) if size > 0 else 0.0
+            if degree * abs(power) > most:
+                raise ValueError(
+                    f"Column {i} of {name} goes up to {size:g}, and terms of degree {degree} in it "
+                    f"are too {'large' if power > 0 else 'small'} for {dtype}. Multiply it by "
+                    f"1e{-round(power):d}, or {_MORE_DIGITS}"
+                )
+
+
+def check_coefficients(found: Float[np.ndarray, "terms states"]) -> None:
+    """Columns of very different units may call for numbers that this precision does not have."""
+    info, sizes = jnp.finfo(jnp.zeros(()).dtype), np.abs(found[found != 0])
+    if sizes.size and not (info.tiny < sizes.min() and sizes.max() < info.max):
+        raise ValueError(
+            f"The equation has coefficients from {sizes.min():.1g} to {sizes.max():.1g}, which is "
+            f"too wide for {info.dtype}. Multiply the columns by powers of ten, so that all of "
+            f"them go up to about 1, or {_MORE_DIGITS}"
+        )
+
+
+def check_held_out(held: Row) -> None:
+    unseen = np.flatnonzero(held.weights.sum(axis=(0, 1)) == 0)
+    if unseen.size:
+        raise IdentifyError(
+            f"Column {unseen[0]} of ys was not measured in the part that is held out, so its error "
+            "cannot be told. Give a larger `validation`, or leave the column out."
+        )

@@ -149,6 +149,6 @@ def test_figures_and_table(miniature):
 
 
 def test_configurations():
-    assert len(EXPERIMENT.full.seeds) == 5
+    assert len(EXPERIMENT.full.seeds) == 60
     assert EXPERIMENT.full.epochs == EXPERIMENT.quick.epochs == 6
     json.dumps(dataclasses.asdict(EXPERIMENT.full))

@@ -131,13 +131,20 @@ def losses_with(npcdde, others=1.0):
 
 
 @pytest.mark.parametrize(
-    ("npcdde", "holding"), [(0.05, (True, True)), (0.15, (False, True)), (0.5, (False, False))]
+    ("npcdde", "holding"),
+    [
+        (0.05, [True] * 10),
+        (0.15, [False] * 5 + [True] * 5),
+        (0.5, [False] * 8 + [True] * 2),
+        (2.0, [False] * 10),
+    ],
 )
 def test_claims_follow_the_numbers(npcdde, holding):
     settings = Settings()
     claims = population.make_claims(settings, "paper", made_up(settings, losses_with(npcdde)))
-    assert len(claims) == 5
-    assert [c.holds for c in claims] == [holding[0]] * 4 + [holding[1]]
+    assert [c.holds for c in claims] == holding
+    assert "training loss" in claims[0].claim
+    assert "over length 10 is below every other" in claims[-1].claim
     assert claims[0].value == pytest.approx(1 / npcdde, rel=1e-3)
 
 
@@ -202,8 +209,8 @@ def test_miniature_run_writes_everything(miniature):
     assert len(result["runs"]) == 16
     assert result["settings"]["iterations"] == 6
     assert all((folder / run["name"] / "done.json").exists() for run in result["runs"])
-    # Length 1 and 2 at a = 2, length 1 at a = 3.2, twice; no seed fails.
-    assert len(result["claims"]) == 2 * 3 + 1
+    # Training and lengths 1 and 2, at both growths, with both recipes; no seed fails.
+    assert len(result["claims"]) == 2 * 2 * 3 + 1
     assert all(claim["experiment"] == "population" for claim in result["claims"])
     assert len(result["tables"]) == 2
     assert len(result["tables"][0]["rows"]) == 8

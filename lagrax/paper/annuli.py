@@ -9,13 +9,8 @@ The paper gives neither the data nor the training. Both follow the work from whi
 E. Dupont, A. Doucet, Y. W. Teh: Augmented Neural ODEs, NeurIPS 2019, and its public code: the
 radii, two hidden relu layers of width 32, PyTorch's initial weights, batches of 64, Adam at 1e-3.
 There are twice as many inner points as in its configuration file (500 and 1,500), and the loss is
-the squared error (theirs is Huber's, which up to an error of 1 is half of it). This was settled
-before the verdicts were known. Others were tried with 20 seeds each: Huber's loss,
-points evenly spread over the annulus, one hidden layer, tanh, Adam at 5e-3, 500 and 1,500 points.
-In all of them two intervals without the skip have a higher mean loss than one (1.14 to 1.32 times),
-and the special model separates the classes in the same epoch as the one with one interval. Its
-mean loss is 0.96 to 1.17 times lower than the latter's, here 1.02 times with 200 seeds: a
-difference that five cannot show.
+the squared error (theirs is Huber's, which up to an error of 1 is half of it). The special model
+and the simple one with one interval differ by less than their seeds do: so there are many.
 """
 
 import dataclasses
@@ -41,7 +36,7 @@ class Settings:
     """`steps` are those of Tsit5 that the NODE takes, `separated` is the accuracy from which on
     the training points count as separated, `shown` how many of them the figures show."""
 
-    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    seeds: tuple[int, ...] = tuple(range(60))
     radii: tuple[float, float, float] = (0.5, 1.0, 1.5)
     inner: int = 1000
     outer: int = 2000
@@ -370,8 +365,8 @@ EXPERIMENT = Experiment(
     name="annuli",
     title="Concentric annuli",
     about="What no NODE can separate, by simple NPCDDEs (eq. 8) and by the special one with a skip "
-    "connection (eq. 12).",
+    "connection (eq. 12). The paper gives neither data nor training; both, and the bars, are ours.",
     full=Settings(),
-    quick=Settings(steps=4),
+    quick=Settings(steps=4, seeds=(0, 1, 2, 3, 4)),
     run=run,
 )

@@ -324,10 +324,11 @@ def test_unshared_fields_that_close_over_their_parameters(way, x64):
     )
 
 
-def _theorem_2(weights, z0, tau, n, m, observed):
-    """Eqs. 15 and 16 for z' = f(z, z_k, ..., z_{k-m+1}, theta_k), integrated with scipy from the
-    text: adjoint between knots, quadratures for theta_k and for every held state, jumps at knots
-    and at observation times. Loss: sum over the observed times of c . z(t)."""
+def _theorem_2(weights, z0, tau, n, observed):
+    """Eqs. 15 and 16 for z' = f(z, z_k, z_{k-1}, ..., theta_k) with as many held states as theta_k
+    has room for, integrated with scipy from the text: adjoint between knots, quadratures for
+    theta_k and for every held state, jumps at knots and at observation times. Loss: sum over the
+    observed times of c . z(t)."""
 
     def f(z, held, w):
         return np.tanh(w @ np.concatenate([z, *held])) - 0.2 * z
@@ -342,10 +343,11 @@ def _theorem_2(weights, z0, tau, n, m, observed):
         return parts, s, x
 
     size = len(z0)
+    seen = [w.shape[1] // size - 1 for w in weights]
     knots, forward = [z0], []
     options = {"method": "DOP853", "rtol": 1e-12, "atol": 1e-13, "dense_output": True}
     for k in range(n):
-        held = [knots[max(k - j, 0)] for j in range(m)]
+        held = [knots[max(k - j, 0)] for j in range(seen[k])]
         piece = solve_ivp(
             lambda t, z, h=held, k=k: f(z, h, weights[k]),
             (k * tau, k * tau + tau),
@@ -360,7 +362,7 @@ def _theorem_2(weights, z0, tau, n, m, observed):
     d_theta = [np.zeros_like(w) for w in weights]
     for k in reversed(range(n)):
         a = a + jumps[k + 1]
-        held = [knots[max(k - j, 0)] for j in range(m)]
+        held = [knots[max(k - j, 0)] for j in range(seen[k])]
         stops = sorted((t for t in observed if k * tau < t <= k * tau + tau), reverse=True)
         t = k * tau + tau
         for stop in [*stops, None]:
@@ -373,13 +375,13 @@ def _theorem_2(weights, z0, tau, n, m, observed):
                     [-a @ parts[0], *[-a @ part for part in parts[1:]], -np.outer(a * s, x).ravel()]
                 )
 
-            start = np.concatenate([a, np.zeros(m * size + weights[k].size)])
+            start = np.concatenate([a, np.zeros(seen[k] * size + weights[k].size)])
             if t > target:
                 end = solve_ivp(rhs, (t, target), start, **options).y[:, -1]
                 a = end[:size]
-                for j in range(m):
+                for j in range(seen[k]):
                     jumps[max(k - j, 0)] += end[size * (1 + j) : size * (2 + j)]
-                d_theta[k] += end[size * (1 + m) :].reshape(weights[k].shape)
+                d_theta[k] += end[size * (1 + seen[k]) :].reshape(weights[k].shape)
                 t = target
             if stop is not None:
                 a = a + observed[stop]
@@ -387,12 +389,15 @@ def _theorem_2(weights, z0, tau, n, m, observed):
     return a, d_theta
 
 
-@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("fields", ["shared", "unshared", "growing"])
 @pytest.mark.parametrize("observed", ["final", "many"])
-def test_adjoint_is_theorem_2(observed, shared, x64):
+def test_adjoint_is_theorem_2(observed, fields, x64):
+    """A field that all intervals share (eq. 13), one for each of them, and those of eq. 14, each of
+    which sees all held states there are by then."""
     rng = np.random.default_rng(3)
-    tau, n, m, size = 0.7, 3, 2, 2
-    weights = [rng.normal(size=(size, size * (1 + m))) * 0.5 for _ in range(n)]
+    tau, n, size = 0.7, 3, 2
+    shared, seen = fields == "shared", [1, 2, 3] if fields == "growing" else [3, 3, 3]
+    weights = [rng.normal(size=(size, size * (1 + m))) * 0.5 for m in seen]
     weights = [weights[0]] * n if shared else weights
     z0 = rng.normal(size=size)
     times = [n * tau] if observed == "final" else [0.0, 0.3, 0.7, 1.0, 1.25, n * tau]
@@ -401,7 +406,7 @@ def test_adjoint_is_theorem_2(observed, shared, x64):
     def loss(params, z0):
         fields = [
             lambda t, z, args, *, history, w=w: (
-                jnp.tanh(w @ jnp.concatenate([z, *history])) - 0.2 * z
+                jnp.tanh(w @ jnp.concatenate([z, *history[: w.shape[1] // size - 1]])) - 0.2 * z
             )
             for w in params
         ]
@@ -410,7 +415,7 @@ def test_adjoint_is_theorem_2(observed, shared, x64):
             0.0,
             n * tau,
             z0,
-            delays=holds(tau, m),
+            delays=holds(tau, n),
             gradient=Adjoint(),
             stepsize_controller=TIGHT,
             saveat=diffrax.SaveAt(ts=np.array(times)),
@@ -419,7 +424,7 @@ def test_adjoint_is_theorem_2(observed, shared, x64):
 
     params = [jnp.asarray(w) for w in (weights[:1] if shared else weights)]
     d_params, d_z0 = jax.grad(loss, argnums=(0, 1))(params, jnp.asarray(z0))
-    a, d_theta = _theorem_2(weights, z0, tau, n, m, costs)
+    a, d_theta = _theorem_2(weights, z0, tau, n, costs)
     np.testing.assert_allclose(d_z0, a, rtol=1e-7)
     if shared:
         d_theta = [sum(d_theta)]
@@ -592,9 +597,10 @@ def test_vmapped_gradients_equal_a_loop(way, x64):
         return jnp.sum(sol.ys)
 
     y0s, rates = jnp.array([0.3, 0.8, 1.5]), jnp.array([1.0, 2.0, 2.5])
-    batched = jax.vmap(jax.grad(loss, argnums=(0, 1)))(y0s, rates)
+    slopes = jax.jit(jax.grad(loss, argnums=(0, 1)))
+    batched = jax.vmap(slopes)(y0s, rates)
     for i in range(3):
-        single = jax.grad(loss, argnums=(0, 1))(y0s[i], rates[i])
+        single = slopes(y0s[i], rates[i])
         np.testing.assert_allclose(batched[0][i], single[0], rtol=1e-9)
         np.testing.assert_allclose(batched[1][i], single[1], rtol=1e-9)
 

@@ -836,6 +836,23 @@ def test_ndde_whose_delay_spans_all_is_npcdde1(tau, options):
     assert jnp.abs(NDDE(field, 0.5, **options)(x) - NDDE(field, tau, **options)(x)).max() > 1e-4
 
 
+def test_the_simple_ndde_with_one_delay_is_the_simple_npcdde():
+    """Eq. 7, as printed, is eq. 8 where T = tau: the field sees the input alone, throughout."""
+    field = MLP(2, (8,), history=1, uses_state=False, key=KEY)
+    x = normal(0, 5, 2)
+    close(NDDE(field, 1.0, steps=2)(x), x + by_hand(field, x), 1e-6)
+    close(NPCDDE(field, 1, lags=1)(x), x + by_hand(field, x), 1e-6)
+    # With tau = 1/2 the field sees the past of 0 first, then what has come of it: z(s) = x + s f(x)
+    # on [0, 1/2], then x + f(x)/2 + the integral of f(z(s)) over that, here by Gauss and Legendre.
+    nodes, weights = np.polynomial.legendre.leggauss(8)
+    inner = sum(
+        w / 4 * by_hand(field, x + (s + 1) / 4 * by_hand(field, x))
+        for s, w in zip(nodes, weights, strict=True)
+    )
+    found = NDDE(field, 0.5, steps=40, solver=diffrax.Tsit5())(x)
+    close(found, x + by_hand(field, x) / 2 + inner, 1e-5)
+
+
 @pytest.mark.parametrize("tau", [0.5, 1.0])
 def test_theorem_1(tau):
     """With g = (F - id)/(2 tau) on z(floor((t - tau)/tau) tau), the final state is F(x)."""

@@ -2,13 +2,15 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from lagrax.paper import EXPERIMENTS, read_experiment, read_result
-from lagrax.paper.images import AUGMENTED, TABLE_1, Run, default_protocol
+from lagrax.paper.accuracy import image_result
+from lagrax.paper.images import AUGMENTED, DATASETS, TABLE_1, Run, default_protocol
 from lagrax.paper.lines import published, read_lines
 from lagrax.paper.study import (
     EQUAL_COST,
@@ -236,6 +238,39 @@ def test_augmented_models_overfit():
     fallen = falls(of)
     for model in AUGMENTED:
         assert len(of[model]) < 5 or fallen[model] > fallen[model.split("+")[1]]
+
+
+def test_the_paper_s_order():
+    claims = image_result(IMAGES)[0].claims
+    errors = [re.search(r"standard error of ([\d.]+)", claim.claim) for claim in claims]
+    found = {
+        c.claim.split(" (")[0]: (c, float(e[1])) for c, e in zip(claims, errors, strict=True) if e
+    }
+    for title in DATASETS.values():
+        assert found[f"{title}: all NPCDDEs and UNPCDDEs outperform NODE and NDDE"][0].holds
+    claim, error = found["CIFAR-10: all NPCDDEs and UNPCDDEs outperform NODE and NDDE"]
+    assert claim.value < 0.25 * error
+    best = {name: claim for name, (claim, _) in found.items() if " is the best of " in name}
+    ahead = {
+        name: claim.claim.split("less that of ")[1].split(",")[0] for name, claim in best.items()
+    }
+    assert best["CIFAR-10: UNPCDDE5 is the best of Table 1"].holds
+    for name, other in (("SVHN", "UNPCDDE3"), ("MNIST", "UNPCDDE2")):
+        name = f"{name}: UNPCDDE5 is the best of Table 1"
+        assert not best[name].holds
+        assert ahead[name] == other
+    for channels, holds in (("1 channel", True), ("4 channels", False)):
+        verdicts = [claim.holds for name, claim in best.items() if f"with {channels} more" in name]
+        assert verdicts == [holds] * 3
+    large = [abs(claim.value) > 2 * error for claim, error in found.values()]
+    assert np.mean(large) < 0.5
+
+
+def test_evaluations_of_the_ndde_and_of_npcdde5():
+    for dataset, more in (("cifar10", False), ("svhn", False), ("mnist", True)):
+        found = by_model(dataset)
+        ndde, npcdde = (np.mean([x.nfe[-1] for x in found[model]]) for model in ("NDDE", "NPCDDE5"))
+        assert (ndde > npcdde) == more
 
 
 def test_what_is_missing_of_the_augmented_models():

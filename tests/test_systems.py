@@ -170,6 +170,24 @@ def test_lagged_systems_are_those_of_scipy(x64, case):
     np.testing.assert_allclose(sol.ys, lagged_reference(case, ts), rtol=1e-9, atol=1e-10)
 
 
+def test_the_long_run_at_3_2():
+    """A stable cycle of 36 knots, and none that is shorter, in double precision."""
+    x = 0.5
+    for _ in range(100_000):
+        x *= np.exp(3.2 * (1 - x))
+    orbit = [x]
+    for _ in range(36):
+        orbit.append(orbit[-1] * np.exp(3.2 * (1 - orbit[-1])))
+    away = np.abs(np.array(orbit[1:]) - x)
+    assert away[-1] < 1e-9
+    assert away[:-1].min() > 1e-4
+    cycle = np.array(orbit[:-1])
+    multiplier = np.prod((1 - 3.2 * cycle) * np.exp(3.2 * (1 - cycle)))
+    assert abs(multiplier) < 1
+    ours = systems.Population(3.2).knot_map(jnp.asarray(cycle[0], jnp.float32))
+    np.testing.assert_allclose(ours, cycle[1], rtol=1e-5)
+
+
 def test_population_in_closed_form(x64):
     system = systems.Population(3.2, tau=0.5)
     x1 = 0.3 * np.exp(3.2 * 0.7 * 0.5)

@@ -241,10 +241,11 @@ class ANODE(AbstractLayer):
 
 
 class NDDE(AbstractLayer):
-    """A neural delay differential equation, z' = f(z(t), z(t - tau)), with a constant past (eq. 7).
+    """A neural delay differential equation, z' = f(z(t), z(t - tau)), with a constant past.
 
     For a system whose delay moves on with time. It must look up its past at every evaluation:
-    where held samples serve as well, `NPCDDE` is faster. The field has `history=1`.
+    where held samples serve as well, `NPCDDE` is faster. The field has `history=1`; one that has
+    `uses_state=False` makes it the simple equation z' = f(z(t - tau)) (eq. 7).
     """
 
     flow: Flow
@@ -259,7 +260,8 @@ class NPCDDE(AbstractLayer):
     """A neural piecewise-constant delay differential equation (eq. 13).
 
     z' = f(z(t), z_k, z_{k-1}, ...), where z_k is the state at the last multiple of tau = T/n. The
-    first choice for a past: universal (Theorem 1, Proposition 2) at the price of a `NODE`.
+    first choice for a past: universal (Theorem 1, Proposition 2), with no need to look anything up.
+    No step crosses a knot, so that adaptive ones are more than a `NODE`'s.
 
     - `n`: the number of intervals in T. (Where T is an array of JAX's, tau is trained, T with it.)
     - `lags`: the number of held states the field is given, n if left out; the field has

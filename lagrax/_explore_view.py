@@ -145,22 +145,23 @@ def _successive(knots: Float[np.ndarray, " knots"], name: str) -> Drawing:
 
 # --- the long run ---------------------------------------------------------------------------------
 
-_KEPT = 128
+# As many as tell chaos, and those of them that are shown.
+_ITERATES, _KEPT = 4_000, 128
 
 
 def _long_run(place: Place, f: KnotMap) -> tuple[str, Float[np.ndarray, " states"]]:
     value = jnp.asarray([place.values[place.axis]], float)
-    settled = bifurcation(place.over_axis(), value, place.start, keep=_KEPT, skip=1_000)
-    states = np.asarray(settled.states, float)[0, :, 0]
+    settled = bifurcation(place.over_axis(), value, place.start, keep=_ITERATES, skip=1_000)
+    states = np.asarray(settled.states, float)[0, -_KEPT:, 0]
     period, exponents = int(settled.periods[0]), np.asarray(settled.exponents, float)
-    run = LongRun(np.ravel(place.start), [], period, exponents, False, None)
+    run = LongRun(np.ravel(place.start), [], period, exponents, False, None, _ITERATES)
     if not np.all(np.isfinite(states)):
         return run.sentence, np.empty(0)
+    if run.lost:
+        return run.sentence, states[:1]
     if not period:
         return _signed(f"{run.sentence} Largest Lyapunov exponent {exponents[0]:.3g}."), states
     orbit = _orbit(f, states, period)
-    if orbit.stability in ("unstable", "saddle"):
-        return "It falls so low that in floating point nothing is left of it.", states[:1]
     points = " → ".join(f"{x:.4g}" for x in states[-period:])
     where = f", {points}" if period <= 8 else ""
     return f"{run.sentence[:-1]}{where}; {_signed(orbit.verdict)}.", states[-period:]

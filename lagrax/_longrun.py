@@ -21,6 +21,7 @@ from .analysis import (
     lyapunov,
     periodic_orbits,
 )
+from .analysis._exponents import least_of_chaos
 from .figures import Figure
 from .identify import Identifier
 from .systems import LinearSystem, System
@@ -36,9 +37,9 @@ def precisely() -> contextlib.AbstractContextManager:
 
 class LongRun(NamedTuple):
     """The fixed points, and the cycle to which the orbit from `start` settles; `period` is that of
-    the cycle, 0 if there is none. `exponents` are Lyapunov's, for one period of the hold.
-    `left_out` counts orbits outside of where the equation is known; `unit` is the size of states
-    next to which rounding is seen."""
+    the cycle, 0 if there is none. `exponents` are Lyapunov's, for one period of the hold, averaged
+    over `iterates`. `left_out` counts orbits outside of where the equation is known; `unit` is the
+    size of states next to which rounding is seen."""
 
     start: np.ndarray
     orbits: list[Orbit]
@@ -46,6 +47,7 @@ class LongRun(NamedTuple):
     exponents: np.ndarray
     linear: bool
     cobweb: Figure | None
+    iterates: int = 10_000
     left_out: int = 0
     unit: float = 1.0
 
@@ -62,11 +64,16 @@ class LongRun(NamedTuple):
         begin = f"From {_listed(self.start, self.unit)}"
         if not np.isfinite(exponent):
             return f"{begin} it runs away to infinity."
+        if self.lost:
+            return (
+                f"{begin} it falls so low that in floating point nothing is left of it: where it "
+                "goes cannot be told."
+            )
         if self.period == 1:
             return f"{begin} it settles at a fixed point."
         if self.period > 1:
             return f"{begin} it settles into a cycle that repeats after {self.period} knots."
-        if exponent > 1e-3:
+        if exponent > least_of_chaos(self.iterates):
             return (
                 f"{begin} it is chaotic: it never repeats, and orbits nearby part by a factor of "
                 f"{np.exp(exponent):.4g} {each}."
@@ -75,6 +82,13 @@ class LongRun(NamedTuple):
             f"{begin} it does not repeat within 64 knots, and is not chaotic either: it goes round "
             "an invariant curve, or settles slowly."
         )
+
+    @property
+    def lost(self) -> bool:
+        """Whether it has a period although orbits nearby part: it stays where it is by rounding
+        alone, as a population does of which 1e-400 should be left."""
+        exponent = float(self.exponents[0])
+        return self.period > 0 and not self.linear and exponent > least_of_chaos(self.iterates)
 
     @property
     def omission(self) -> str:
@@ -153,7 +167,7 @@ def long_run(equation: KnotMap | System, start: Start = None, iterates: int = 10
         last = np.asarray(f.orbit(start, 1, 1_500))
         orbits = orbits + periodic_orbits(f, period, last)
     exponents = np.asarray(lyapunov(f, start, iterates=iterates), float)
-    return LongRun(begin, orbits, period, exponents, False, _picture(f, start))
+    return LongRun(begin, orbits, period, exponents, False, _picture(f, start), iterates)
 
 
 def _picture(f: KnotMap, start: Start) -> Figure | None:

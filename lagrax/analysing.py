@@ -34,6 +34,8 @@ from .analysis import (
     periodic_orbits,
     stability_region,
 )
+from .analysis._diagrams import largest_exponents
+from .analysis._exponents import least_of_chaos
 from .figures import Figure, Line, Mark, Panel
 from .identify import Identifier, IdentifyError
 from .systems import SYSTEMS, DigitalControl, HeldSystem, LinearSystem, System
@@ -82,15 +84,16 @@ class Subject:
 @dataclasses.dataclass(frozen=True)
 class Extent:
     """How much is computed: `values` of the parameter, of which each is iterated `skip` times
-    before `keep` iterates are kept."""
+    before `keep` iterates are kept. Where these have no period, `confirm` tell chaos."""
 
     values: int
     keep: int
     skip: int
+    confirm: int
 
 
 # A learned equation is solved in steps, and takes a hundred times as long as a closed form.
-FULL, LEARNED, GRID = Extent(2000, 500, 1000), Extent(400, 200, 400), 120
+FULL, LEARNED, GRID = Extent(2000, 500, 1000, 30_000), Extent(400, 200, 400, 1_000), 120
 # More do not fit into memory.
 MOST_STATES = 50_000_000
 
@@ -255,8 +258,12 @@ def analyse(
         folder = out or Path(f"analysis-{subject.name}")
         check_folder(folder, "analyse")
         usual = LEARNED if subject.learned else FULL
-        extent = Extent(values or usual.values, keep or usual.keep, usual.skip)
-        extent = extent if skip is None else dataclasses.replace(extent, skip=skip)
+        extent = dataclasses.replace(
+            usual,
+            values=values or usual.values,
+            keep=keep or usual.keep,
+            skip=usual.skip if skip is None else skip,
+        )
         _check_extent(spans, values, extent)
         now = subject.now()
         found = _over(subject, spans, values, extent, progress)
@@ -303,9 +310,9 @@ CHUNKS = 8
 def _diagram(subject: Subject, span: Span, extent: Extent, progress: bool) -> Finding:
     make = subject.over(span.name)
     values = np.linspace(span.low, span.high, extent.values)
-    diagram = _bifurcation(make, values, extent, progress)
+    diagram = _confirmed(make, _bifurcation(make, values, extent, progress), extent)
     critical = _changes(make, span, 17 if subject.learned else 41)
-    windows = _windows(diagram)
+    windows = _windows(diagram, extent)
     figure = diagram.figure("diagram", parameter=span.name)
     states = np.asarray(diagram.states, float)
     columns = [values, np.asarray(diagram.exponents, float), diagram.periods]
@@ -347,6 +354,16 @@ def _bifurcation(
     joined = [np.concatenate(x)[: len(values)] for x in zip(*parts, strict=True)]
     found, states, exponents, periods = joined
     return Bifurcation(jnp.asarray(found), jnp.asarray(states), jnp.asarray(exponents), periods)
+
+
+def _confirmed(make: Callable[..., Made], diagram: Bifurcation, extent: Extent) -> Bifurcation:
+    """With exponents over more iterates where there is no period: those that are kept do not tell
+    chaos from an orbit that goes round an invariant curve."""
+    exponents, unsure = np.array(diagram.exponents, float), diagram.periods == 0
+    if np.any(unsure):
+        asked = jnp.asarray(np.asarray(diagram.values)[unsure])
+        exponents[unsure] = largest_exponents(make, asked, extent.confirm, extent.skip)
+    return diagram._replace(exponents=jnp.asarray(exponents))
 
 
 class Change(NamedTuple):
@@ -406,12 +423,14 @@ def _bisected(
     return Change((low + high) / 2, point, gains, event)
 
 
-def _windows(diagram: Bifurcation) -> list[dict[str, float | int | bool]]:
-    """Stretches of values with the same period; 0 is chaos, and −1 is slow to settle, or escapes.
-    Those shorter than a hundredth of all are left out, and may lie inside others, which are then
-    not said to have their period `throughout`."""
-    kinds = np.where(diagram.periods > 0, diagram.periods, -1)
-    kinds = np.where((kinds < 0) & (np.asarray(diagram.exponents) > 1e-3), 0, kinds)
+def _windows(diagram: Bifurcation, extent: Extent) -> list[dict[str, float | int | bool]]:
+    """Stretches of values with the same period; 0 is chaos, −1 is slow to settle, or escapes, and
+    −2 falls so low that nothing is left of it. Those shorter than a hundredth of all are left out,
+    and may lie inside others, which are then not said to have their period `throughout`."""
+    periods, exponents = diagram.periods, np.asarray(diagram.exponents)
+    chaotic = (periods == 0) & (exponents > least_of_chaos(extent.confirm))
+    lost = (periods > 0) & (exponents > least_of_chaos(extent.keep))
+    kinds = np.select([chaotic, lost, periods > 0], [0, -2, periods], -1)
     values = np.asarray(diagram.values, float)
     edges = np.flatnonzero(np.diff(kinds)) + 1
     found: list[dict[str, float | int | bool]] = []
@@ -438,7 +457,8 @@ def _told(span: Span, critical: Sequence[Change], windows: Sequence[Mapping]) ->
             f"the fixed point {point} {verb} its stability at {span.name} = {c.value:.7g} "
             f"(by {c.event})"
         )
-    named = {0: "chaos", -1: "no period found", 1: "a fixed point"}
+    low = "so low that in floating point nothing is left"
+    named = {0: "chaos", -1: "no period found", -2: low, 1: "a fixed point"}
     for w in windows:
         what = named.get(w["period"], f"period {w['period']}")
         but = "" if w["throughout"] else ", but for narrow windows,"

@@ -101,6 +101,33 @@ def test_narrow_windows_within_chaos_are_told(lagrax_command, tmp_path):
     assert any("chaos, but for narrow windows, from" in line for line in told)
 
 
+def test_an_invariant_curve_is_no_chaos(lagrax_command):
+    """With two lags the population goes round one from a = 0.618 on, with windows in between."""
+    line = "analyse population --lag 2 --param a 0.8 1.35 --values 24 --json --out found"
+    code, out, _ = lagrax_command(*line.split())
+    assert code == 0
+    windows = json.loads(out)["windows"]
+    assert windows
+    assert not [w for w in windows if w["period"] == 0]
+
+
+def test_what_floating_point_loses_is_no_fixed_point(lagrax_command):
+    """At a = 8 the population is to fall to 1e-470 and to rise again."""
+    code, out, _ = lagrax_command("analyse", "population", "--a", "8", "--out", "one")
+    assert code == 0
+    assert "falls so low that in floating point nothing is left of it" in out
+    assert "settles" not in out
+    line = "analyse population --param a 7 12 --values 40 --out many"
+    code, out, _ = lagrax_command(*line.split())
+    assert code == 0
+    assert "so low that in floating point nothing is left" in out
+    assert "a fixed point from" not in out
+    # One that dies out has a fixed point, though nothing is left of it either.
+    line = "analyse population --param a -3 -1 --values 40 --out dying"
+    code, out, _ = lagrax_command(*line.split())
+    assert "a fixed point from -3 to -1" in out
+
+
 def test_a_linear_equation_over_one_parameter(lagrax_command, tmp_path):
     code, out, _ = lagrax_command(
         *[

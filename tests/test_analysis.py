@@ -297,6 +297,43 @@ def test_spectra(x64):
 # --- bifurcation diagrams -------------------------------------------------------------------------
 
 
+def largest_in_logarithms(a, lag, iterates, skip=1_000):
+    """Of the population's logarithm, whose map has nothing small in it, however deep it falls."""
+    u, v, total = [np.log(0.5)] * (lag + 1), np.eye(lag + 1)[0], 0.0
+    for k in range(skip + iterates):
+        crowd = np.exp(u[lag])
+        u, v = [u[0] + a * (1 - crowd), *u[:-1]], np.append(v[0] - a * crowd * v[lag], v[:-1])
+        size = np.linalg.norm(v)
+        v, total = v / size, total + (np.log(size) if k >= skip else 0.0)
+    return total / iterates
+
+
+@pytest.mark.parametrize(("a", "lag"), [(3.2, 1), (1.7, 2), (2.0, 2)])
+def test_exponents_of_orbits_with_deep_troughs(x64, a, lag):
+    """At a = 3.2 with a lag the population falls to 1e-98, and rises again."""
+    system = Population(a, lag=lag)
+    orbit = np.asarray(knot_map(system).orbit(None, 5_000))[:, 0]
+    assert 0 < orbit.min() < 1e-10
+    exponents = lyapunov(system, iterates=20_000)
+    assert np.all(np.isfinite(exponents))
+    expected = largest_in_logarithms(a, lag, 20_000)
+    assert expected > 0.015
+    np.testing.assert_allclose(exponents[0], expected, atol=0.012)
+    # The determinant of the map from (x, older, ..., oldest) is a x' up to its sign.
+    following = np.asarray(knot_map(system).orbit(None, 20_001, 1_000))[1:, 0]
+    np.testing.assert_allclose(exponents.sum(), np.mean(np.log(a * following)), rtol=1e-6)
+
+
+def test_exponents_of_a_map_that_forgets():
+    """It has no memory of its second argument, and forgets the first as well."""
+    constant = KnotMap(lambda x, older: 0.5 + 0.0 * x + 0.0 * older, y0=0.1, lags=2)
+    assert np.all(np.isneginf(lyapunov(constant, iterates=50)))
+    forgets = KnotMap(lambda x, older: 0.5 * x + 0.0 * older, y0=0.1, lags=2)
+    first, second = lyapunov(forgets, iterates=50)
+    np.testing.assert_allclose(first, np.log(0.5), rtol=1e-5)
+    assert np.isneginf(second)
+
+
 def test_diagram_is_what_numpy_iterates(x64):
     values = np.array([1.7, 2.3, 2.6, 3.117])
     diagram = bifurcation(Population, values, 0.3, keep=128)

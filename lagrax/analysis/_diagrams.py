@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from ..figures import Figure, Line, Mark, Panel, Points, Range
 from ..systems import System
+from ._exponents import normalised
 from ._map import KnotMap, Start, Values, as_map, check_counts, start_of
 
 
@@ -112,26 +113,54 @@ def bifurcation(
 def _diagram(
     make: Callable, values: Float[Array, " values"], start: Start, keep: int, skip: int
 ) -> tuple[Float[Array, "values kept n"], Float[Array, " values"]]:
-    def advance(f, carry):
-        x, direction = carry
-        new, pushed = jax.jvp(f, (x,), (direction,))
-        stretch = jnp.linalg.norm(pushed)
-        lost = stretch == 0  # on a superstable orbit
-        return (new, jnp.where(lost, direction, pushed / jnp.where(lost, 1, stretch))), stretch
-
     def one(value):
         f = as_map(make(value))
-        x = start_of(f, start)
-        carry = (x, jnp.full_like(x, x.size**-0.5))
-        carry = jax.lax.fori_loop(0, skip, lambda _, c: advance(f, c)[0], carry)
 
         def kept(carry, _):
             state = carry[0][: f.size // f.lags]
-            carry, stretch = advance(f, carry)
-            return carry, (state, jnp.log(stretch))
+            carry, growth = _advanced(f, carry)
+            return carry, (state, growth)
 
-        _, (states, growth) = jax.lax.scan(kept, carry, length=keep)
+        _, (states, growth) = jax.lax.scan(kept, _settled(f, start, skip), length=keep)
         return states, jnp.where(jnp.all(jnp.isfinite(states)), jnp.mean(growth), jnp.nan)
+
+    return jax.vmap(one)(values)
+
+
+def _advanced(f: KnotMap, carry: tuple[Array, Array]) -> tuple[tuple[Array, Array], Array]:
+    """The next point and direction, and the logarithm of how much that was stretched."""
+    x, direction = carry
+    new, pushed = jax.jvp(f, (x,), (direction,))
+    unit, growth = normalised(pushed)
+    # On a superstable orbit nothing is left of it, and any other direction is as good.
+    other = jnp.full_like(x, x.size**-0.5)
+    return (new, jnp.where(jnp.isneginf(growth), other, unit)), growth
+
+
+def _settled(f: KnotMap, start: Start, skip: int) -> tuple[Array, Array]:
+    x = start_of(f, start)
+    carry = (x, jnp.full_like(x, x.size**-0.5))
+    return jax.lax.fori_loop(0, skip, lambda _, c: _advanced(f, c)[0], carry)
+
+
+@eqx.filter_jit
+def largest_exponents(
+    make: Callable, values: Float[Array, " values"], iterates: int, skip: int
+) -> Float[Array, " values"]:
+    """The largest Lyapunov exponent for each value of a parameter, over many iterates, of which
+    none are kept."""
+
+    def one(value):
+        f = as_map(make(value))
+
+        def add(_, carry):
+            carry, total = carry
+            carry, growth = _advanced(f, carry)
+            return carry, total + growth
+
+        start = (_settled(f, None, skip), jnp.zeros(()))
+        (x, _), total = jax.lax.fori_loop(0, iterates, add, start)
+        return jnp.where(jnp.all(jnp.isfinite(x)), total / iterates, jnp.nan)
 
     return jax.vmap(one)(values)
 

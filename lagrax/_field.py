@@ -107,13 +107,13 @@ def _check_call(call, t, y, args, prepared, delays) -> None:
             args,
             prepared,
         )
-    except ValueError as error:
-        if "to unpack" not in str(error):
+    except (ValueError, IndexError) as error:
+        if "to unpack" not in str(error) and str(error) != "tuple index out of range":
             raise
-        raise ValueError(
-            f"The field could not unpack its history ({error}): history is a tuple of "
+        raise type(error)(
+            f"The field could not take its history apart ({error}): history is a tuple of "
             f"{len(delays)}, one entry for each delay, and the delays are {describe(delays)}. "
-            "Unpack as many, or change `delays`."
+            "Take as many, or change `delays`."
         ) from error
     got, expected = jax.tree.structure(slope), jax.tree.structure(y)
     if got != expected:

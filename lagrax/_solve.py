@@ -537,8 +537,8 @@ def _why_more(solution: Solution) -> str:
     if apart * 10**4 > (solution.t1 - solution.t0) / intervals:
         return (
             f" In {solution.t0.dtype}, times there are {float(apart):.1g} apart, too far for "
-            "intervals as short as these: use float64 (jax.config.update('jax_enable_x64', True)), "
-            "or let the span begin near 0."
+            "intervals and steps as short as these: more of them do not help. Use float64 "
+            "(jax.config.update('jax_enable_x64', True)), or let the span begin near 0."
         )
     if intervals > max_steps // 2:
         return (

@@ -85,6 +85,11 @@ CASES = {
         ValueError,
         ["unpack", "tuple of 1", "Hold(tau)"],
     ),
+    "an entry beyond the last": (
+        lambda: solve(lambda t, y, args, *, history: history[1]),
+        IndexError,
+        ["index out of range", "history is a tuple of 1", "Hold("],
+    ),
     "too few entries unpacked": (
         lambda: solve(lambda t, y, args, *, history: _one(history), delays=holds(1.0, 2)),
         ValueError,

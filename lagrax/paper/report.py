@@ -150,7 +150,7 @@ def _summary(experiments: Sequence[Experiment]) -> str:
     full = [claim for e in experiments if not e.result.quick for claim in e.result.claims]
     quick = sum(len(e.result.claims) for e in experiments if e.result.quick)
     held = sum(claim.holds for claim in full)
-    sentences = ["Each claim is put as a number and a bar that the number has to reach."]
+    sentences = ["Each claim is put as a number and a bar, of ours, that the number has to reach."]
     if full:
         sentences.append(
             f"Of {len(full)} tested here, {held} {'holds' if held == 1 else 'hold'} and "

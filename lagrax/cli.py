@@ -482,11 +482,8 @@ def _simulate_command(name: str, system: type[System]) -> Callable[..., None]:
     }
 
     def command(as_json: bool, **options: Any) -> None:
-        try:
-            made = system(**{n: options.pop(n) for n in own})
-        except ValueError as error:
-            raise _bad(str(error)) from None
-        summary, lines = simulate_equation(name, made, **options)
+        parameters = {n: options.pop(n) for n in own}
+        summary, lines = simulate_equation(name, parameters, **options)
         if as_json:
             _print_json(summary)
             return

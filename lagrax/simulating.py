@@ -1,5 +1,7 @@
 """`lagrax simulate`: a classical equation solved, drawn and written down."""
 
+import dataclasses
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +11,12 @@ import numpy as np
 from jaxtyping import Array
 
 from ._files import write_atomically
+from ._longrun import precisely
+from ._solution import RESULTS, Knots, Solution, SolveError
 from ._solve import solve
 from .analysing import scalars_of
 from .figures import COLOURS, PICTURES, Figure, Line, Panel, Points, draw
-from .systems import HeldSystem, System
+from .systems import SYSTEMS, HeldSystem, Hutchinson, MackeyGlass, Population, System
 
 # More would take hours; a wrong unit of time asks for them easily.
 MOST_INTERVALS = 1_000_000
@@ -24,7 +28,7 @@ class SimulateError(ValueError):
 
 def simulate(
     name: str,
-    system: System,
+    parameters: Mapping[str, int | float],
     *,
     t1: float,
     y0: str | None,
@@ -36,21 +40,14 @@ def simulate(
 
     Returns a summary and the lines to print.
     """
-    start = system.y0 if y0 is None else _start(y0, system.y0)
-    _check_span(t1, float(np.asarray(system.tau)))
     picture = out or (None if csv else Path(f"{name}.png"))
-    _check_paths(picture, csv)
-    ts = np.linspace(0.0, t1, samples)
-    solution = solve(
-        system,
-        0.0,
-        t1,
-        start,
-        delays=system.delays,
-        stepsize_controller=diffrax.PIDController(rtol=1e-6, atol=1e-8),
-        max_steps=_most_steps(system, t1),
-        saveat=diffrax.SaveAt(ts=jnp.asarray(ts)),
-    )
+    with precisely():
+        system = _made(name, parameters)
+        start = system.y0 if y0 is None else _start(y0, system)
+        _check_span(t1, float(np.asarray(system.tau)))
+        _check_paths(picture, csv)
+        ts = np.linspace(0.0, t1, samples)
+        solution = _solved(system, start, ts)
     states = np.asarray(solution.ys).reshape(samples, -1)
     if picture is not None:
         draw(_picture(name, system, ts, states, solution), picture)
@@ -65,7 +62,87 @@ def simulate(
         "evaluations": evaluations,
         "files": [str(path.resolve()) for path in (picture, csv) if path is not None],
     }
-    return summary, [f"{evaluations} evaluations of the equation"]
+    lines = [f"{evaluations} evaluations of the equation"]
+    return summary, lines + _vanished(system, start, states)
+
+
+def _made(name: str, parameters: Mapping[str, int | float]) -> System:
+    try:
+        return SYSTEMS[name](**parameters)
+    except ValueError as error:
+        raise SimulateError(str(error)) from None
+
+
+# --- the solution ---------------------------------------------------------------------------------
+
+
+def _solved(system: System, start: Array, ts: np.ndarray) -> Solution:
+    positive = _stays_positive(system, start)
+    # An error of the logarithm is a relative one of the state, however large the logarithm.
+    rtol, atol = (1e-14, 1e-9) if positive else (1e-8, 1e-10)
+    solution = solve(
+        _growth(system) if positive else system,
+        0.0,
+        float(ts[-1]),
+        np.log(start) if positive else start,  # XLA's is infinite for the smallest numbers
+        delays=system.delays,
+        stepsize_controller=diffrax.PIDController(rtol=rtol, atol=atol),
+        max_steps=_most_steps(system, float(ts[-1])),
+        saveat=diffrax.SaveAt(ts=jnp.asarray(ts)),
+        throw=False,
+    )
+    _check_success(system, solution)
+    if not positive:
+        return solution
+    states, knots = jnp.asarray(solution.ys), solution.knots
+    knots = Knots(knots.ts, jnp.exp(knots.ys))
+    return dataclasses.replace(solution, ys=jnp.exp(states), knots=knots)
+
+
+def _stays_positive(system: System, start: Array) -> bool:
+    """Whether all states are positive. Then it is their logarithm that is solved for: what a
+    population grows from again may be smaller than any tolerance, or than any number there is."""
+    if isinstance(system, MackeyGlass):
+        return float(system.beta) >= 0
+    return isinstance(system, Population | Hutchinson) and float(start) > 0
+
+
+def _growth(system: System) -> Callable:
+    """The field of the logarithm, x′/x."""
+
+    def field(t, y, args, *, history):
+        # A population's does not depend on its size: one too small to divide by is taken larger.
+        x = jnp.exp(jnp.maximum(y, -700.0))
+        return system(t, x, args, history=[jnp.exp(h) for h in history]) / x
+
+    return field
+
+
+def _most_steps(system: System, t1: float) -> int:
+    # Steps that a lag looks back at are kept, so there is room for fewer of them.
+    each = 2500 if isinstance(system, HeldSystem) else 100
+    return 4096 + each * int(t1 / float(np.asarray(system.tau)))
+
+
+def _check_success(system: System, solution: Solution) -> None:
+    if solution.result == RESULTS.successful:
+        return
+    until = float(solution.failed_at)
+    remedy = "Give an earlier --t1, or change" if until > 0 else "Change"
+    options = ", ".join(f"--{name}" for name in ("y0", *scalars_of(type(system))))
+    raise SolveError(
+        f"The solution can be followed until t = {until:g}: it becomes infinite or undefined "
+        f"there, or changes too fast. {remedy} {options}."
+    )
+
+
+def _vanished(system: System, start: Array, states: np.ndarray) -> list[str]:
+    if not _stays_positive(system, start) or states.all():
+        return []
+    return ["Written as 0 where it is positive, but smaller than any number of the computer."]
+
+
+# --- what was asked for, and what is written ------------------------------------------------------
 
 
 def _check_paths(picture: Path | None, csv: Path | None) -> None:
@@ -80,7 +157,8 @@ def _check_paths(picture: Path | None, csv: Path | None) -> None:
             )
 
 
-def _start(text: str, like: Array) -> Array:
+def _start(text: str, system: System) -> Array:
+    like = system.y0
     try:
         numbers = [float(x) for x in text.split(",")]
     except ValueError:
@@ -88,13 +166,9 @@ def _start(text: str, like: Array) -> Array:
     if len(numbers) != like.size or not np.all(np.isfinite(numbers)):
         what = "one number" if like.size == 1 else f"{like.size} numbers with commas between"
         raise SimulateError(f"--y0 {text}: expected {what}.")
+    if isinstance(system, MackeyGlass) and numbers[0] <= 0:
+        raise SimulateError(f"--y0 {text}: expected a positive number of blood cells.")
     return jnp.asarray(numbers, like.dtype).reshape(like.shape)
-
-
-def _most_steps(system: System, t1: float) -> int:
-    # Steps that a lag looks back at are kept, so there is room for fewer of them.
-    each = 1000 if isinstance(system, HeldSystem) else 20
-    return 4096 + each * int(t1 / float(np.asarray(system.tau)))
 
 
 def _check_span(t1: float, tau: float) -> None:
@@ -136,9 +210,8 @@ def _columns(states: np.ndarray) -> list[str]:
 
 def _csv(ts: np.ndarray, states: np.ndarray) -> str:
     rows = [",".join(["t", *_columns(states)])]
-    rows += [
-        ",".join(str(x) for x in (np.float32(t), *row)) for t, row in zip(ts, states, strict=True)
-    ]
+    # More digits than these are not known.
+    rows += [",".join(f"{x:.9g}" for x in (t, *row)) for t, row in zip(ts, states, strict=True)]
     return "\n".join(rows) + "\n"
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+import scipy.integrate
 
 import lagrax
 from lagrax import __main__, cli, simulating
@@ -122,6 +123,99 @@ def test_simulate_a_population_with_a_lag(lagrax_command, tmp_path):
     np.testing.assert_allclose(read_csv(tmp_path / "x.csv")[1][:, 1], x[1:], rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("options", "parameters", "t1"),
+    [
+        ("--lag 1", {"lag": 1}, 30),
+        ("--lag 2 --a 2", {"lag": 2, "a": 2.0}, 20),
+        ("--a 6", {"a": 6.0}, 20),
+        ("--a 8", {"a": 8.0}, 20),
+    ],
+)
+def test_what_grows_again_from_a_deep_trough(lagrax_command, tmp_path, options, parameters, t1):
+    line = f"simulate population {options} --t1 {t1} --samples {10 * t1 + 1} --csv x.csv"
+    assert lagrax_command(*line.split())[0] == 0
+    ts, xs = read_csv(tmp_path / "x.csv")[1].T
+    assert xs.min() < 1e-12
+    with jax.enable_x64(True):
+        exact = lagrax.systems.Population(**parameters).solution(np.arange(10 * t1 + 1) / 10)
+    np.testing.assert_allclose(ts, np.arange(10 * t1 + 1) / 10, rtol=1e-8)
+    np.testing.assert_allclose(xs, exact, rtol=1e-7)
+
+
+def test_a_trough_below_any_number(lagrax_command, tmp_path):
+    line = "simulate population --lag 3 --a 2 --t1 800 --samples 801 --csv x.csv"
+    code, out, err = lagrax_command(*line.split())
+    assert (code, err) == (0, "")
+    assert "Written as 0 where it is positive, but smaller than any number" in out
+    logs = [np.log(0.5)] * 4
+    for _ in range(800):
+        logs.append(logs[-1] + 2 * (1 - np.exp(logs[-4])))
+    xs, exact = read_csv(tmp_path / "x.csv")[1][:, 1], np.exp(logs[3:])
+    gone = np.flatnonzero(xs == 0)[0]
+    assert xs[gone:].max() > 1  # It grows again.
+    np.testing.assert_allclose(xs, exact, rtol=1e-6, atol=1e-307)
+
+
+def hutchinson_in_steps(a, t1):
+    """The logarithm of the solution at 0, 0.1, ..., by SciPy, from lag to lag."""
+    past, start, logs = lambda t: [np.log(0.5)], np.log(0.5), [np.log(0.5)]
+    for k in range(t1):
+        tight = {"method": "DOP853", "rtol": 1e-11, "atol": 1e-11, "max_step": 0.05}
+        field = lambda t, y, past=past: [a * (1 - np.exp(past(t - 1)[0]))]
+        step = scipy.integrate.solve_ivp(field, (k, k + 1), [start], dense_output=True, **tight)
+        past, start = step.sol, step.y[0, -1]
+        logs += step.sol(k + np.arange(1, 11) / 10)[0].tolist()
+    return np.array(logs)
+
+
+@pytest.mark.parametrize(("a", "t1"), [(3.5, 60), (4.0, 40), (5.0, 40)])
+def test_simulate_a_lag_with_sharp_peaks(lagrax_command, tmp_path, a, t1):
+    line = f"simulate hutchinson --a {a} --t1 {t1} --samples {10 * t1 + 1} --csv x.csv"
+    code, _, err = lagrax_command(*line.split())
+    assert (code, err) == (0, "")
+    xs = read_csv(tmp_path / "x.csv")[1][:, 1]
+    assert xs.min() < 2e-11
+    np.testing.assert_allclose(xs, np.exp(hutchinson_in_steps(a, t1)), rtol=1e-5)
+
+
+def test_mackey_glass_from_almost_nothing(lagrax_command, tmp_path):
+    line = "simulate mackey-glass --y0 1e-30 --t1 17 --samples 18 --csv x.csv"
+    assert lagrax_command(*line.split())[0] == 0
+    # While the past is constant, x′ = β x0 - γ x.
+    expected = 1e-30 * (2 - np.exp(-0.1 * np.arange(18)))
+    np.testing.assert_allclose(read_csv(tmp_path / "x.csv")[1][:, 1], expected, rtol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("line", "last"),
+    [
+        ("population --y0 0", 0.0),
+        ("population --y0 -0.5 --a 1 --t1 1", -0.5 * np.exp(1.5)),
+        ("hutchinson --y0 -0.5 --a 1 --t1 1", -0.5 * np.exp(1.5)),
+    ],
+)
+def test_starts_that_are_not_positive(lagrax_command, tmp_path, line, last):
+    code, out, _ = lagrax_command("simulate", *line.split(), "--csv", "x.csv")
+    assert code == 0
+    assert "Written as 0" not in out
+    np.testing.assert_allclose(read_csv(tmp_path / "x.csv")[1][-1, 1], last, rtol=1e-7)
+
+
+def test_a_state_that_may_become_negative(lagrax_command):
+    code, out, _ = lagrax_command("simulate", "mackey-glass", "--beta", "-0.2", "--json")
+    assert code == 0
+    assert json.loads(out)["final"][0] < 0
+
+
+def test_samples_have_the_digits_that_are_known(lagrax_command, tmp_path):
+    line = "simulate population --t1 1 --samples 11 --csv x.csv"
+    assert lagrax_command(*line.split())[0] == 0
+    rows = (tmp_path / "x.csv").read_text().splitlines()
+    assert rows[1] == "0,0.5"
+    assert rows[4] == f"0.3,{0.5 * np.exp(0.48):.9g}"
+
+
 @pytest.mark.parametrize("name", lagrax.systems.SYSTEMS)
 def test_simulate_every_system(lagrax_command, tmp_path, name):
     code, out, _ = lagrax_command("simulate", name, "--t1", "5", "--json")
@@ -175,6 +269,8 @@ def test_simulate_csv_alone_draws_nothing(lagrax_command, tmp_path):
         ),
         ("simulate population --y0 1,2", "--y0 1,2: expected one number"),
         ("simulate linear --y0 1", "--y0 1: expected 2 numbers"),
+        ("simulate mackey-glass --y0 -1", "--y0 -1: expected a positive number"),
+        ("simulate mackey-glass --y0 0 --n 9.65", "--y0 0: expected a positive number"),
         ("simulate linear --y0 1,x", "--y0 1,x: expected 2 numbers"),
         ("simulate population --out x.txt", "--out x.txt: expected a name that ends in .png"),
         ("simulate population --out x.png --csv x.png", "are both x.png: give two names"),
@@ -190,9 +286,24 @@ def test_bad_input_gets_one_sentence(lagrax_command, tmp_path, line, sentence):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_failing_solve_is_told(lagrax_command, tmp_path):
-    code, _, err = lagrax_command("simulate", "population", "--a", "-50", "--y0", "1e9")
-    assert code == 1
+@pytest.mark.parametrize(
+    ("line", "until", "remedy"),
+    [
+        (
+            "population --a -50 --y0 1e9",
+            r"1\.3\d*e-08",
+            "an earlier --t1, or change --y0, --a, --tau, --lag.",
+        ),
+        ("population --y0 -1e300", "0", "too fast. Change --y0, --a, --tau, --lag."),
+        ("hutchinson --y0 -0.5", r"2\.8\d*", "an earlier --t1, or change --y0, --a, --tau."),
+        ("held-oscillator --omega 1e6", r"0\.0\d*", "--y0, --omega, --zeta, --k, --tau."),
+    ],
+)
+def test_a_failing_solve_is_told(lagrax_command, tmp_path, line, until, remedy):
+    code, out, err = lagrax_command("simulate", *line.split())
+    assert (code, out) == (1, "")
+    assert re.match(rf"The solution can be followed until t = {until}: ", err)
+    assert remedy in err
     assert err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
@@ -253,8 +364,9 @@ def test_a_damaged_neighbour_does_not_hide_a_result(lagrax_command, tmp_path):
     assert (tmp_path / "runs/report.html").exists()
 
 
-def test_a_long_simulation(lagrax_command):
-    code, _, err = lagrax_command("simulate", "population", "--t1", "400", "--csv", "x.csv")
+@pytest.mark.parametrize(("name", "t1"), [("population", "20000"), ("mackey-glass", "5000")])
+def test_a_long_simulation(lagrax_command, name, t1):
+    code, _, err = lagrax_command("simulate", name, "--t1", t1, "--csv", "x.csv")
     assert (code, err) == (0, "")
 
 

@@ -253,6 +253,25 @@ def test_a_lag_is_as_good_as_dense_output(x64):
     assert error(diffrax.Kvaerno5(), dtmax=0.125) < 1e-6
 
 
+def test_a_population_that_falls_far(x64):
+    """What the documentation says of `atol`: it falls to 1e-23, and is due again at t = 11."""
+    system, knots = lagrax.systems.Population(6.0), np.arange(13.0)
+    exact = np.asarray(system.solution(knots, 0.5))
+    assert exact.min() < 1e-22
+    due = lambda states: np.flatnonzero(np.asarray(states)[2:] > 1)[0] + 2
+    assert due(exact) == 11
+
+    def solved(field, start, **options):
+        options |= {"delays": system.delays, "saveat": diffrax.SaveAt(ts=knots)}
+        return lagrax.solve(field, 0.0, 12.0, start, **options).ys
+
+    growth = lambda t, u, args, *, history: 6.0 * (1 - jnp.exp(history[0]))
+    tight = diffrax.PIDController(rtol=1e-8, atol=1e-40)
+    assert due(solved(system, 0.5)) < 11
+    np.testing.assert_allclose(solved(system, 0.5, stepsize_controller=tight), exact, rtol=1e-5)
+    np.testing.assert_allclose(jnp.exp(solved(growth, np.log(0.5))), exact, rtol=1e-5)
+
+
 def test_a_lag_far_from_zero_in_float32():
     """What the documentation says of the rounding of t - tau: at 10,000 it costs a thousandth, and
     adaptive steps may not get there."""

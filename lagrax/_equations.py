@@ -143,14 +143,15 @@ class Equation(eqx.Module):
 REST = 1e-5
 
 
-def without_rests(
-    members: Sequence[Equation], sizes: Float[np.ndarray, "terms states"]
+def without_small(
+    members: Sequence[Equation], sizes: Float[np.ndarray, "terms states"], least: float
 ) -> list[Equation]:
-    """The library equations of an ensemble without their rests; `sizes` is how much each term moves
-    each state where its coefficient is 1."""
+    """The library equations of an ensemble without the terms that move a state by less than the
+    share `least` of what the largest one does; `sizes` is how much each term moves each state where
+    its coefficient is 1."""
     fields: list[Any] = [member.field for member in members]
     share = np.max([np.abs(np.asarray(f.coefficients)) for f in fields], axis=0) * sizes
-    used = np.array(fields[0].used) & (share > REST * share.max(axis=0))
+    used = np.array(fields[0].used) & (share > least * share.max(axis=0))
     kept = np.flatnonzero(used.any(axis=1)) if used.any() else np.arange(1)
     flags = tuple(tuple(bool(u) for u in used[j]) for j in kept)
     powers = tuple(fields[0].powers[j] for j in kept)

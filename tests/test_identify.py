@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 from pathlib import Path
 
 import diffrax
@@ -20,6 +21,7 @@ from lagrax._series import Window, as_trajectories
 from lagrax._table import LEAST_ROWS
 from lagrax._windows import LEAST_AT_REST
 from lagrax.identify._checks import check_sizes
+from lagrax.identify._identifier import SMALL
 
 QUICK = {"iterations": 100, "progress": False, "width": 8}
 
@@ -261,7 +263,7 @@ def test_the_long_run_starts_where_all_is_known():
 
 def test_the_page_names_the_limits():
     page = (Path(__file__).parent.parent / "docs/identify.md").read_text(encoding="utf-8")
-    assert (REST, LEAST_ROWS) == (1e-5, 10)
+    assert (REST, SMALL, LEAST_ROWS) == (1e-5, (0.1, 0.01), 10)
     assert "less than a hundred-thousandth" in page
     assert "Ten rows are the least" in page
 
@@ -294,6 +296,31 @@ def test_rests_are_dropped():
     ts, ys = of_population(span=12.0)
     model = Identifier([Hold(Learn(0.7))], "library", progress=False, ensemble=2).fit(ts, ys)
     assert model.equations() == ["x′ = 2.6 x − 2.6 x x(⌊t⌋)"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("noise", [0.0, 1e-3])
+def test_small_terms_have_to_earn_their_place(noise):
+    """Two species that come to rest, of which the held-out end says little. Regression calls for
+    further terms, up to a sixteenth as large as the largest one."""
+    ts, state, rows = np.arange(0, 20.01, 0.1), np.array([0.5, 0.4]), []
+    for i in range(len(ts)):
+        rows.append(state)
+        held = state[0] if i % 10 == 0 else held
+        slope = lambda y: y * np.array([1.2 - 0.9 * held - 0.5 * y[1], 0.7 * y[0] - 0.6])  # noqa: B023
+        for _ in range(20):
+            k1 = slope(state)
+            k2 = slope(state + 0.0025 * k1)
+            k3 = slope(state + 0.0025 * k2)
+            k4 = slope(state + 0.005 * k3)
+            state = state + 0.005 / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+    ys = np.round(rows, 6) + noise * np.random.default_rng(0).normal(size=(len(ts), 2))
+    model = Identifier([Hold(1.0)], "library", progress=False).fit(ts, ys)
+    hare, lynx = model.equations(["hare", "lynx"])
+    assert re.sub(r"[\d.]+ ", "", hare) == "hare′ = hare − hare lynx − hare hare(⌊t⌋)"
+    assert re.sub(r"[\d.]+ ", "", lynx) == "lynx′ = − lynx + hare lynx"
+    found = [float(x) for x in re.findall(r"[\d.]+(?= )", hare + lynx)]
+    np.testing.assert_allclose(found, [1.2, 0.5, 0.9, 0.6, 0.7], rtol=5 * noise + 1e-4)
 
 
 def test_a_driven_oscillator_has_no_rests():

@@ -28,6 +28,7 @@ from .._delays import (
 )
 from .._equations import (
     PERIOD_ROOM,
+    REST,
     Equation,
     Network,
     Past,
@@ -39,7 +40,7 @@ from .._equations import (
     names_of,
     past_of,
     steps_between,
-    without_rests,
+    without_small,
 )
 from .._files import write_json
 from .._learning import (
@@ -96,6 +97,10 @@ States = Float[np.ndarray, "times ..."]
 # Steps in an interval, and intervals in a series: a model that asks for more was not fitted.
 MOST_STEPS = 10**6
 MOST_POWER = 100
+
+# Terms of a library that move a state by less than these shares of what the largest one does are
+# tried without.
+SMALL = (0.1, 0.01)
 
 
 class Forecast(NamedTuple):
@@ -344,7 +349,7 @@ class Identifier:
         terms = sorted(set().union(*chosen)) or [0]
         used = tuple(tuple(j in chosen[i] for i in range(states)) for j in terms)
         rng = np.random.default_rng(self.seed)
-        members = []
+        members, seen, error = [], [], 0.0
         for member in range(self.ensemble):
             drawn = drawn_windows(rng, len(windows), member)
             drawn_normal = Normal(*(part[drawn] for part in normal))
@@ -356,9 +361,29 @@ class Identifier:
                 tuple(tuple(int(p) for p in powers[j]) for j in terms),
             )
             equation = Equation(field, jnp.zeros(len(self._periods)))
-            members.append(self._polished(equation, Row(*(x[drawn] for x in rows))))
+            seen.append(_few(Row(*(x[drawn] for x in rows))))
+            polished, squares = least_squares(equation, self._loss(), seen[-1])
+            members.append(polished)
+            error += squares
         sizes = np.sqrt(np.einsum("wstt->ts", normal.of(np.array(terms)).columns))
-        return jax.tree.map(lambda *x: jnp.stack(x), *without_rests(members, sizes))
+        return jax.tree.map(lambda *x: jnp.stack(x), *self._simplest(members, seen, sizes, error))
+
+    def _simplest(
+        self, members: list[Equation], seen: Sequence[Row], sizes: np.ndarray, error: float
+    ) -> list[Equation]:
+        """Without terms that hardly move a state, where the windows are followed as well without
+        them: by Schwarz's criterion, under which a term has to earn its place."""
+        kept = without_small(members, sizes, REST)
+        count = sum(int(np.sum(row.weights > 0)) for row in seen)
+        for least in SMALL:
+            fewer = without_small(members, sizes, least)
+            dropped = _terms(kept) - _terms(fewer)
+            if dropped:
+                pairs = zip(fewer, seen, strict=True)
+                found = [least_squares(equation, self._loss(), rows) for equation, rows in pairs]
+                if sum(squares for _, squares in found) <= error * count ** (dropped / count):
+                    return [equation for equation, _ in found]
+        return kept
 
     def _all_polished(self, members: PyTree, rows: Row) -> PyTree:
         """A field of few parameters gets to the bottom, where Adam only comes near."""
@@ -368,12 +393,9 @@ class Identifier:
         polished = []
         for i in range(self.ensemble):
             drawn = drawn_windows(rng, len(rows.ts), i)
-            polished.append(self._polished(member_of(members, i), Row(*(x[drawn] for x in rows))))
+            seen = _few(Row(*(x[drawn] for x in rows)))
+            polished.append(least_squares(member_of(members, i), self._loss(), seen)[0])
         return jax.tree.map(lambda *x: jnp.stack(x) if eqx.is_array(x[0]) else x[0], *polished)
-
-    def _polished(self, equation: Equation, rows: Row) -> Equation:
-        few = _as_arrays(Row(*(x[:: -(-len(x) // 200)] for x in rows)))
-        return least_squares(equation, self._loss(), few)
 
     def _loss(self) -> Errors:
         return Errors(self._setting, jnp.asarray(self._scale, float))
@@ -727,6 +749,16 @@ def _is_flat(ys: Any) -> bool:
 
 def _shaped(states: Float[np.ndarray, "times states"], flat: bool) -> States:
     return states[:, 0] if flat else states
+
+
+def _terms(members: Sequence[Any]) -> int:
+    """How many coefficients the library equations of an ensemble have in all."""
+    return sum(int(np.sum(member.field.used)) for member in members)
+
+
+def _few(rows: Row) -> Row:
+    """As many as least squares need."""
+    return _as_arrays(Row(*(x[:: -(-len(x) // 200)] for x in rows)))
 
 
 def _spans(rows: Row) -> list[tuple[float, float]]:

@@ -372,3 +372,34 @@ def test_without_matplotlib_an_example_says_what_to_install(tmp_path):
     )
     assert done.returncode != 0
     assert "lagrax[plot]" in done.stderr + done.stdout
+
+
+def test_a_failure_is_not_hidden_by_a_time_outside():
+    run = jax.jit(lambda ts: solve(saveat=diffrax.SaveAt(ts=ts), max_steps=2, throw=False).result)
+    assert run(jnp.array([0.1, 3.0])) == lagrax.RESULTS.max_steps_reached
+
+
+def test_too_few_intervals_from_between_two_instants():
+    def found(tau, intervals):
+        sol = solve(t0=0.5, t1=2.5, delays=[Hold(tau)], intervals=intervals, throw=False)
+        return sol.result, sol.ys
+
+    few, ys = jax.jit(lambda tau: found(tau, 2))(1.0)
+    assert few == lagrax.RESULTS.intervals_too_few
+    assert np.isnan(ys).all()
+    assert jax.jit(lambda tau: found(tau, 3)[0])(1.0) == lagrax.RESULTS.successful
+
+
+def test_a_traced_end_before_the_start():
+    run = jax.jit(lambda t1: solve(t0=1.0, t1=t1, intervals=3, throw=False).result)
+    assert run(2.0) == lagrax.RESULTS.successful
+    assert run(0.5) == lagrax.RESULTS.intervals_too_few
+
+
+def test_rejected_steps_count():
+    """No step can pass t = 0.5: each is rejected, and `max_steps` ends that."""
+    wild = lambda t, y, args: jnp.where(t > 0.5, 1e6 * jnp.sin(1e6 * t), 0.0) - y
+    sol = lagrax.solve(wild, 0.0, 1.0, 0.5, dt0=0.4, max_steps=20, throw=False)
+    assert sol.result == lagrax.RESULTS.max_steps_reached
+    assert sol.stats["num_rejected_steps"] > 0
+    assert sol.stats["num_steps"] == 20

@@ -704,3 +704,44 @@ def test_even_the_other_clock_may_jump(tmp_path, undisturbed, monkeypatch, seed)
         trained = ends_the_same(folder, undisturbed, checkpoint_seconds=interval)
         assert trained.seconds >= 0
         assert json.loads((folder / "done.json").read_text())["seconds"] >= 0
+
+
+# --- when checkpoints are written -----------------------------------------------------------------
+
+
+class Ticking:
+    """A clock that goes on by a second whenever it is looked at."""
+
+    now = 0.0
+
+    def monotonic(self):
+        self.now += 1.0
+        return self.now
+
+
+def test_the_seconds_of_all_attempts_count(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "time", Ticking())
+    first, more = (run_in(tmp_path, steps=steps).seconds for steps in (20, 25))
+    assert first >= 4
+    assert more > first
+
+
+def test_checkpoints_are_as_far_apart_as_asked(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "time", Ticking())
+    saved, save = [], _runs.RunFolder.save
+
+    def noted(self, step, state, seconds):
+        saved.append((step, seconds))
+        save(self, step, state, seconds)
+
+    monkeypatch.setattr(_runs.RunFolder, "save", noted)
+    run_in(tmp_path, steps=20, block=1, checkpoint_seconds=7.5)
+    assert saved[-1][0] == 20
+    assert 2 < len(saved) < 8
+    assert np.all(np.diff([seconds for _, seconds in saved[:-1]]) >= 7)
+
+
+def test_a_last_checkpoint_however_short_the_run(tmp_path):
+    run_in(tmp_path, checkpoint_seconds=1e9)
+    names = [path.name for path in (tmp_path / "checkpoints").iterdir()]
+    assert names == ["step-00000020.safetensors"]

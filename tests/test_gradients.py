@@ -625,3 +625,15 @@ def test_memory_grows_as_promised():
     growth = {way: _peak(g, 200) - _peak(g, 10) for way, g in WAYS.items()}
     assert growth["direct"] > 6 * growth["checkpointed"]
     assert growth["checkpointed"] > 10 * max(growth["adjoint"], 1)
+
+
+def test_adjoint_of_a_small_loss(x64):
+    """It is linear in the loss, whatever that is measured in."""
+    field = lambda t, x, a, *, history: a * x * (1 - history[0])
+
+    def end(a, unit):
+        sol = lagrax.solve(field, 0.0, 2.5, 0.4, a, delays=[Hold(1.0)], gradient=Adjoint())
+        return unit * sol.ys[-1]
+
+    whole, small = (jax.grad(end)(1.5, unit) for unit in (1.0, 1e-9))
+    np.testing.assert_allclose(small / 1e-9, whole, rtol=1e-12)

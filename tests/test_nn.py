@@ -1029,3 +1029,13 @@ def test_a_trained_end_is_one_parameter():
         moved = jax.tree.map(lambda x: x + 0.1 if x.ndim == 0 else x, layer)
         knots = moved.solve(jnp.ones(1)).knots.ts
         np.testing.assert_allclose(np.unique(knots), [0.0, 1.6, 3.2], rtol=1e-6)
+
+
+def test_a_flow_from_another_start_and_further(x64):
+    field = lambda t, y, args, *, history: jnp.sin(t) - y * history[0]
+    x, plain = jnp.ones(1), {"delays": [Hold(1.0)], "steps": 4}
+    flow = nn.Flow(field, [Hold(1.0)], T=2.0, steps=4)
+    np.testing.assert_allclose(flow.solve(x, t0=3.0).ys, solve(field, 3.0, 5.0, x, **plain).ys)
+    trained = nn.Flow(field, [Hold(jnp.asarray(1.0))], T=2.0, intervals=2, steps=4)
+    further = eqx.filter_jit(lambda flow: flow.solve(x, t1=4.0, intervals=4).ys)(trained)
+    np.testing.assert_allclose(further, solve(field, 0.0, 4.0, x, **plain).ys)

@@ -211,3 +211,34 @@ def test_the_end_is_inside_the_span(t0, t1, tau, delay):
             assert end == np.float32(t1)
             assert np.isfinite(ys).all()
             np.testing.assert_allclose([ys[1], dense], ys[2], atol=1e-6)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5])
+@pytest.mark.parametrize("path", PATHS)
+def test_every_nth_step_and_the_end(n, path, x64):
+    every = solve(SaveAt(steps=True), path)
+    count = int(every.stats["num_accepted_steps"])
+    rows = sorted({*range(n - 1, count, n), count - 1})
+    sol = solve(SaveAt(steps=n, t1=True), path)
+    np.testing.assert_array_equal(sol.ts[: len(rows)], np.asarray(every.ts)[rows])
+    np.testing.assert_array_equal(sol.ys[: len(rows)], np.asarray(every.ys)[rows])
+    assert np.all(np.isinf(sol.ts[len(rows) :]))
+
+
+def test_every_step_has_the_end_once(x64):
+    every, both = solve(SaveAt(steps=True)), solve(SaveAt(steps=True, t1=True))
+    np.testing.assert_array_equal(both.ts, every.ts)
+
+
+def test_rounding_at_a_start_far_from_zero():
+    """A time one rounding before t0 is t0."""
+    t0 = -1000.3
+    ts = np.array([np.nextafter(np.float32(t0), np.float32(-2000)), -500.0, 0.0], np.float32)
+    slow = lambda t, x, a, *, history: -0.001 * x + 0 * history[0]
+    options = {"delays": [Hold(500.0)], "steps": 2, "throw": False}
+    run = eqx.filter_jit(
+        lambda ts: lagrax.solve(slow, t0, 0.0, 1.0, saveat=SaveAt(ts=ts), **options)
+    )
+    sol = run(ts)
+    assert sol.result == lagrax.RESULTS.successful
+    assert np.isfinite(sol.ys).all()

@@ -514,3 +514,81 @@ def test_progress_meter_is_moved_to_the_end(capfd):
     )  # fmt: skip
     jax.effects_barrier()
     assert "100.00%" in capfd.readouterr().out
+
+
+# --- what is easily got wrong ---------------------------------------------------------------------
+
+
+def test_adaptive_steps_of_unshared_fields_with_a_lag(x64):
+    """The slope with which an interval begins is that of its own field."""
+    fields = [lambda t, y, args, *, history, c=c: c * history[0] - y for c in (5.0, -5.0, 5.0)]
+    run = lambda **options: lagrax.solve(fields, 0.0, 3.0, 1.0, delays=[Lag(1.0)], **options).ys
+    control = diffrax.PIDController(rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(run(dt0=1.0, stepsize_controller=control), run(steps=64), rtol=1e-6)
+
+
+class Split(eqx.Module):
+    """A field whose `hold` computes with all held states at once."""
+
+    weight: jax.Array
+
+    def hold(self, history):
+        return self.weight @ jnp.concatenate(history)
+
+    def __call__(self, t, y, args, *, history):
+        return history - self.weight[:, :2] @ y
+
+
+def test_a_given_past_is_not_merged_with_the_start(x64):
+    field = Split(jnp.array([[1.0, 0.3, -0.5, 0.2], [0.1, 0.8, 0.4, -0.6]]))
+    past = lambda t: jnp.array([1.0 + t, jnp.cos(t)])
+    run = lambda steps: lagrax.solve(field, 0.0, 1.0, past, delays=holds(0.5, 2), steps=steps).ys
+    np.testing.assert_allclose(run(2), run(64), atol=1e-4)
+
+
+def test_traced_lags_from_another_start(x64):
+    field = lambda t, y, args, *, history: history[0] - 2 * history[1]
+
+    def run(taus):
+        options = {"delays": [Lag(taus[0]), Lag(taus[1])], "intervals": 5, "steps": 8}
+        return lagrax.solve(field, 3.0, 5.0, 1.0, **options).ys[-1]
+
+    np.testing.assert_allclose(jax.jit(run)(jnp.array([0.5, 0.8])), run([0.5, 0.8]), rtol=1e-10)
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_a_past_that_jumps_to_the_state_at_an_instant(traced, x64):
+    """At t0 = 3 tau, rounded up, the hold samples the state at t0 and not the past before it."""
+    t0 = np.nextafter(3 * 0.1, 1.0)
+    past = lambda t: jnp.where(t < t0, 0.0, 1.0)
+    toward = lambda t, y, args, *, history: history[0] - y
+
+    def run(tau):
+        options = {"delays": [Hold(tau)], "intervals": 3, "steps": 2}
+        return lagrax.solve(toward, t0, t0 + 0.05, past, **options).ys[-1]
+
+    np.testing.assert_allclose((jax.jit(run) if traced else run)(0.1), 1.0, rtol=1e-12)
+
+
+def test_traced_instants_before_the_start(x64):
+    toward = lambda t, y, args, *, history: history[0] - y
+
+    def run(times):
+        options = {"delays": [Hold(times=times, lag=1)], "steps": 4}
+        return lagrax.solve(toward, 0.0, 2.0, lambda t: 1.0 + t, **options).ys[-1]
+
+    times = np.array([-0.5, 1.0])
+    np.testing.assert_allclose(jax.jit(run)(jnp.asarray(times)), run(times), rtol=1e-12)
+
+
+def test_two_irregular_clocks(x64):
+    field = lambda t, y, args, *, history: history[0] - 2 * history[1]
+    clocks = [1.0, 2.0], [0.5, 2.5]
+    sol = lagrax.solve(field, 0.0, 3.0, 1.0, delays=[Hold(times=times) for times in clocks])
+    y, held, expected = 1.0, [1.0, 1.0], [1.0]
+    for t, length in ((0.0, 0.5), (0.5, 0.5), (1.0, 1.0), (2.0, 0.5), (2.5, 0.5)):
+        held = [y if t in times else old for times, old in zip(clocks, held, strict=True)]
+        y += length * (held[0] - 2 * held[1])
+        expected.append(y)
+    np.testing.assert_allclose(sol.knots.ts, [0.0, 0.5, 1.0, 2.0, 2.5, 3.0])
+    np.testing.assert_allclose(sol.knots.ys, expected, rtol=1e-12)

@@ -210,3 +210,17 @@ def test_rounding_does_not_decide_how_many_steps_share_an_interval(x64):
                 t = clip(t, t + length, True)
                 left = jnp.asarray(dtype(2.5) - dtype(0.75) * (1 - step / pieces))
                 np.testing.assert_allclose(t, left, atol=20 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("delay", [Hold(1.0), Lag(1.0)], ids=["hold", "lag"])
+def test_evaluations_with_a_first_step(delay):
+    calls = []
+
+    def counted(t, y, args, *, history):
+        jax.debug.callback(lambda: calls.append(1))
+        return -y * history[0]
+
+    sol = lagrax.solve(counted, 0.0, 2.0, 0.5, delays=[delay], dt0=0.1, max_steps=200)
+    jax.block_until_ready(sol.ys)
+    jax.effects_barrier()
+    assert len(calls) == sol.stats["num_evaluations"]

@@ -1,5 +1,6 @@
 """The training loop: against optax by hand, seed by seed, and what a user sees of it."""
 
+import functools
 import json
 import math
 import struct
@@ -412,3 +413,67 @@ def test_training_ends_when_patience_does(tmp_path):
 def test_what_cannot_be_kept_is_named(options, message):
     with pytest.raises(ValueError, match=message):
         train(loss, make, DATA, ADAM, steps=5, progress=False, **options)
+
+
+# --- what is easily got wrong ---------------------------------------------------------------------
+
+
+def test_keys_of_a_loss_are_others_than_those_of_the_rows():
+    seen = lambda model, batch, key: (loss(model, batch), {"key": jax.random.key_data(key)})
+    run = train(seen, make, DATA, ADAM, steps=6, batch_size=5, seeds=3, progress=False)
+    own = jax.random.key(3)
+    rows = [jax.random.key_data(k) for k in (own, *(jax.random.fold_in(own, i) for i in range(6)))]
+    given = {tuple(key.tolist()) for key in run.metrics["key"].values}
+    assert not {tuple(np.asarray(key).tolist()) for key in rows} & given
+
+
+def test_a_block_that_ends_in_the_next_pass():
+    """Four batches a pass: blocks of three reach into the next one."""
+    seen = lambda model, batch: (model["x"] * 0 + batch, {"batch": batch})
+    start, rows = lambda key: {"x": jnp.zeros(())}, jnp.arange(10.0)
+    options = {"steps": 8, "batch_size": 3, "progress": False}
+    one, other = (train(seen, start, rows, optax.sgd(0.0), block=b, **options) for b in (1, 3))
+    np.testing.assert_array_equal(one.metrics["batch"].values, other.metrics["batch"].values)
+
+
+def counting(table, **options):
+    """Each step adds one to a number, by which `evaluate` reads a metric from the table."""
+    value = lambda model, batch: -model["number"] + 0 * batch
+    start = lambda key: {"number": jnp.zeros(()), "seed": jax.random.key_data(key)[-1]}
+
+    def read(model, table):
+        return {"m": table[jnp.round(model["number"]).astype(int) - 1, model["seed"].astype(int)]}
+
+    options |= {"evaluate": read, "test_data": table, "keep": "m", "patience": 2, "block": 1}
+    steps = len(table)
+    return train(value, start, jnp.zeros(1), optax.sgd(1.0), steps=steps, progress=False, **options)
+
+
+def test_patience_waits_for_every_seed():
+    first, second = [9.0, 8.0, 7.0, 6.0, 5.0, 5.5, 5.6, 5.7, 5.8], [9.0, 1, 2, 3, 4, 5, 5, 5, 5]
+    run = counting(jnp.array([first, second]).T, seeds=[0, 1])
+    assert run.metrics["m"].steps[-1] == 7
+    np.testing.assert_array_equal(run.model["number"], [5.0, 2.0])
+
+
+def test_patience_does_not_count_what_is_no_number():
+    run = counting(jnp.array([[jnp.nan, 3.0, 2.0, 1.0, 0.5, 0.6, 0.7, 0.8]]).T, seeds=0)
+    assert run.metrics["m"].steps[-1] == 7
+    assert run.model["number"] == 5.0
+
+
+@pytest.mark.parametrize("lost", [3, 4, 6])
+def test_from_which_step_on_it_is_lost(lost):
+    def value(model, batch):
+        return jnp.where(model["number"] < lost - 1, -model["number"], jnp.nan) + 0 * batch
+
+    start, options = lambda key: {"number": jnp.zeros(())}, {"steps": 12, "block": 6}
+    with pytest.raises(TrainingError, match=f"from step {lost} on"):
+        train(value, start, jnp.zeros(1), optax.sgd(1.0), progress=False, **options)
+
+
+def test_a_key_that_is_given_already():
+    noisy = lambda model, batch, key: (loss(model, batch), {"noise": jax.random.normal(key)})
+    bound = functools.partial(noisy, key=jax.random.key(7))
+    noise = train(bound, make, DATA, ADAM, steps=3, progress=False).metrics["noise"].values
+    np.testing.assert_allclose(noise, jax.random.normal(jax.random.key(7)), rtol=1e-6)

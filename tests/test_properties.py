@@ -169,7 +169,7 @@ def close(found, expected, tolerance):
 
 
 @pytest.mark.parametrize("kind", HELD)
-@examples(200)
+@examples(100)
 @given(seed=seeds, span=spans())
 def test_held_equations_have_their_exact_solution(kind, seed, span, x64):
     assume(far_from_knots(kind, span))

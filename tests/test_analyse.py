@@ -2,6 +2,7 @@
 
 import csv
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -109,6 +110,12 @@ def test_an_invariant_curve_is_no_chaos(lagrax_command):
     windows = json.loads(out)["windows"]
     assert windows
     assert not [w for w in windows if w["period"] == 0]
+
+
+def test_the_page_says_over_how_many_iterates_chaos_is_told():
+    page = Path(__file__).parents[1].joinpath("docs/analysis.md").read_text(encoding="utf-8")
+    told = f"{analysing.FULL.confirm:,} iterates ({analysing.LEARNED.confirm:,} of a learned"
+    assert told in " ".join(page.split())
 
 
 def test_what_floating_point_loses_is_no_fixed_point(lagrax_command):

@@ -279,6 +279,18 @@ def test_what_is_missing_of_the_augmented_models():
     assert all(len(found) == 5 for found in by_model("mnist").values())
 
 
+def test_the_page_names_what_the_paper_leaves_open():
+    page = " ".join((STUDY.parent / "paper.md").read_text(encoding="utf-8").split())
+    multiples, population = EXPERIMENTS["multiples"].full, EXPERIMENTS["population"].full
+    for said in (
+        f"{multiples.inputs} inputs evenly over [0, 1], Adam at {multiples.learning_rate:g} with",
+        "uniform in [{:g}, {:g}]".format(*population.starts),
+        f"{population.steps} Bosh3 steps a unit of time, tests with steps {population.finer} times",
+        f"all {population.series} series in each step of Adam",
+    ):
+        assert said in page
+
+
 def test_the_page_names_the_default_steps():
     page = " ".join(STUDY.read_text(encoding="utf-8").split())
     steps = [default_protocol(f"NPCDDE{n}").steps for n in (2, 3, 5)]

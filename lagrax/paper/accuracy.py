@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -205,20 +206,26 @@ def _by_channels() -> dict[str, list[str]]:
     }
 
 
-def _lead(
-    means: dict[str, Spread], model: str, others: Sequence[str]
-) -> tuple[float, float, str, str]:
-    """How far it is ahead of the best of the others, and the standard error of that."""
-    next_best = max(others, key=lambda other: means[other].mean)
-    a, b = means[model], means[next_best]
-    error = math.sqrt((a.std**2 + b.std**2) / SEEDS)
-    return a.mean - b.mean, error, model, next_best
+class _Lead(NamedTuple):
+    """By how much the mean of `model` is above that of `other`, and the standard error of that."""
+
+    by: float
+    error: float
+    model: str
+    other: str
 
 
-def _ahead(claim: str, lead: tuple[float, float, str, str]) -> Claim:
-    by, error, model, other = lead
-    detail = f"(the mean of {model} less that of {other}, with a standard error of {error:.2f})"
-    return Claim.at_least(f"{claim} {detail}", by, 0.0, "points")
+def _lead(means: dict[str, Spread], model: str, others: Sequence[str]) -> _Lead:
+    """Over the best of the others."""
+    other = max(others, key=lambda other: means[other].mean)
+    a, b = means[model], means[other]
+    return _Lead(a.mean - b.mean, math.sqrt((a.std**2 + b.std**2) / SEEDS), model, other)
+
+
+def _ahead(claim: str, lead: _Lead) -> Claim:
+    difference = f"the mean of {lead.model} less that of {lead.other}"
+    detail = f"({difference}, with a standard error of {lead.error:.2f})"
+    return Claim.at_least(f"{claim} {detail}", lead.by, 0.0, "points")
 
 
 def _cell_claims(reached: Reached) -> list[Claim]:

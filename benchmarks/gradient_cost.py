@@ -7,19 +7,29 @@ and as many held ones (hidden layers of 64 and 64), batch 1024, float32, Tsit5 w
 known before it runs. The error of a gradient is relative to `Direct` in float64 with 256 steps an
 interval, as good as that of the equation.
 
-Two cores of an AMD EPYC, not otherwise used; Python 3.11, JAX 0.10.2, diffrax 0.7.2. Times are
-medians of three timings in one run; earlier ones gave up to 1.9, 1.5, 1.2 and 1.7 s under load.
+Times are medians of three timings in one run. Memory in MB:
 
-    intervals x steps     8 x 1    8 x 4   8 x 16   8 x 64   64 x 16  256 x 16    8 x 16
-    Direct                57 MB   228 MB   967 MB  3855 MB   6961 MB  27509 MB    1.47 s
-    Checkpointed            5       15      112      433       116       128      1.36
-    Adjoint                 6        6        6        6        13        38      1.06
-    diffrax                 7        8       12       18        67       256      1.65
+    intervals x steps     8 x 1    8 x 4   8 x 16   8 x 64   64 x 16  256 x 16
+    Direct                   57      228      967     3855      6961     27509
+    Checkpointed              5       15      112      433       116       128
+    Adjoint                   6        6        6        6        13        38
+    diffrax                   7        8       12       18        67       256
 
 Direct keeps every stage of every step, Checkpointed those of one interval and the knots, Adjoint
 the knots. diffrax keeps the state at some steps and so needs less than Checkpointed within an
 interval, and more at 256 of them. The error of the gradient in float64 is 4e-3, 6e-7, 2e-10 and
 3e-13 with 1, 4, 16 and 64 steps, Adjoint's as Direct's; in float32 it stays at 3e-6.
+
+Measured on AMD EPYC, 2 cores, python 3.11.7, lagrax 0.1.0, jax 0.10.2, diffrax 0.7.2, equinox
+0.13.8:
+
+    1        ≤ 3 met       Checkpointed: memory that one more interval adds, in states
+    0.0166   ≤ 0.2 met     Checkpointed: memory over Direct's, 64 intervals of 16 steps
+    1        ≤ 1.2 met     Adjoint: memory with 64 steps over 1, 8 intervals
+    0.904    ≤ 1.5 met     Checkpointed: time over Direct's, 8 intervals of 16 steps
+    9.47     ≤ 1 missed    Checkpointed: memory over diffrax's, 8 intervals of 16 steps
+    1.17     ≥ 1 met       diffrax's time over Checkpointed's, 8 intervals of 16 steps
+    2.53e-13 ≤ 1e-08 met   Adjoint: gradient's error in float64, 64 steps
 
 Run it with `.venv-bench/bin/python benchmarks/gradient_cost.py` (three minutes). It prints the
 table and the goals, and writes results/gradient_cost.json and a picture beside it. `--tiny` checks

@@ -2,17 +2,17 @@
 
 One training step (value and gradient, jitted, Tsit5 with equal steps, float32), with a field that
 is split in `hold(history)` and `__call__`, and with the same field joining its history to the state
-at every evaluation. Two cores of an AMD EPYC, otherwise idle; Python 3.11, JAX 0.10.2. Medians
-of 40 turns in one run, in which the two forms alternate; trust the ratios more than the times.
+at every evaluation. Medians of 40 turns in one run, in which the two forms alternate.
 
-    model                             gradient        split     joined    joined / split
-    population, 2-10-10-1, batch 100  Direct         2.5 ms     3.9 ms    1.55
-                                      Checkpointed   3.2 ms     4.7 ms    1.45
-    wide, 192-128-128-32, batch 256   Direct         117 ms     152 ms    1.30
-                                      Checkpointed    97 ms     132 ms    1.36
+Measured on AMD EPYC, 2 cores, python 3.11.7, lagrax 0.1.0, jax 0.10.2, diffrax 0.7.2, equinox
+0.13.8:
 
-For convolutions on a GPU the answer is another one, see NOTES.md. results/hold_split.json has all
-rows.
+    1.52     ≥ 1 met       population, Direct: joined over split, in time
+    1.45     ≥ 1 met       population, Checkpointed: joined over split, in time
+    1.28     ≥ 1 met       wide, Direct: joined over split, in time
+    1.39     ≥ 1 met       wide, Checkpointed: joined over split, in time
+
+For convolutions on a GPU the answer is another one, see NOTES.md.
 
 Run it with `python benchmarks/hold_split.py` (a minute); it prints the table and writes the rows.
 """

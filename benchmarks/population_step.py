@@ -17,35 +17,45 @@ fields and for both times, a library's fastest program with an error below 0.01,
 programs the one hardest to beat. lagrax's programs were chosen with the peers' errors in view; a
 solver of lagrax that meets a peer's error closely is a fair rival, but it was looked for.
 
-Two cores of an AMD EPYC, not otherwise used; JAX 0.10.2, diffrax 0.7.2, PyTorch 2.13,
-torchdiffeq 0.2.5, torchode 1.0.1; one run, medians of ten turns. The trained field:
+One run, medians of ten turns; first calls are medians of three.
 
-                                                              times lagrax's
-    program                              ms  call_ms    error     ms  call_ms
-    lagrax, Tsit5, 1 step an interval  0.25     0.44  2.4e-03
-    lagrax, Dopri5, 1 step             0.34     0.55  1.4e-03
-    lagrax, Tsit5, 2 steps             0.66     0.84  7.9e-05
-    lagrax, Tsit5, 5 steps             1.73     1.94  1.7e-06
-    lagrax, Tsit5 at 1e-3              0.90     1.19  1.4e-03
-    diffrax, Tsit5, 1 step             0.59     0.97  2.4e-03    2.4      2.2
-    diffrax, Tsit5, 2 steps            1.27     1.65  8.0e-05    1.9      2.0
-    diffrax, Tsit5 at 1e-3             2.00     2.25  1.4e-03    5.9      4.1
-    the same, vmapped                  3.56     4.04  1.4e-03   10.4      7.3
-    1 step, with lagrax's field        0.47     0.76  2.4e-03    1.9      1.8
-    torchdiffeq, rk4, 2 steps                  19.4   1.1e-03   29.6     23.2
-    torchdiffeq, rk4, 10 steps                 23.6   2.2e-06   13.6     12.1
-    torchdiffeq, dopri5 at 1e-3                29.7   8.6e-03  120.1     68.6
-    torchode, Tsit5, 1 step                    13.6   2.4e-03   54.8     31.3
-    torchode, Dopri5 at 1e-3                   25.7   1.0e-03   39.2     30.7
+Measured on AMD EPYC, 2 cores, python 3.11.7, lagrax 0.1.0, jax 0.10.2, diffrax 0.7.2, equinox
+0.13.8, torch 2.13.0+cpu, torchdiffeq 0.2.5, torchode 1.0.1, scipy 1.17.1, optax 0.2.8:
 
-So: 1.9 to 2.3 times as fast as diffrax with a field as its user writes it (2.1 to 2.7 in an earlier
-run), and 1.5 to 1.9 times with lagrax's own field in diffrax; 30 times as torchode in a loop and 24
-a call; and 12 to 30 times as torchdiffeq's rk4, short of the 30 hoped for. (Ratios may be to
-programs not shown, such as Tsit5 with 1 step and `Checkpointed`, 0.43 ms a call.) With equal
-tolerances, adaptive lagrax is 1.4 to 2.4 times as fast as adaptive diffrax with its default
-adjoint. First calls take 1.5 (adaptive) and 1.4 times (one step) as long as diffrax's, the medians
-of three each.
-results/population_step.json has all rows.
+    21.5     ≥ 30 missed   torchdiffeq, fastest program: its time over lagrax's at equal error, a
+                           step a call
+    12.8     ≥ 30 missed   torchdiffeq, hardest to beat: its time over lagrax's at equal error, a
+                           step a call
+    29       ≥ 30 missed   torchdiffeq, fastest program: its time over lagrax's at equal error, JAX
+                           in a compiled loop
+    15       ≥ 30 missed   torchdiffeq, hardest to beat: its time over lagrax's at equal error, JAX
+                           in a compiled loop
+    24.2     ≥ 30 missed   torchode, fastest program: its time over lagrax's at equal error, a step
+                           a call
+    24.2     ≥ 30 missed   torchode, hardest to beat: its time over lagrax's at equal error, a step
+                           a call
+    42.7     ≥ 30 met      torchode, fastest program: its time over lagrax's at equal error, JAX in
+                           a compiled loop
+    29.98    ≥ 30 missed   torchode, hardest to beat: its time over lagrax's at equal error, JAX in
+                           a compiled loop
+    1.97     ≥ 2 missed    diffrax, fastest program: its time over lagrax's at equal error, a step a
+                           call
+    1.97     ≥ 2 missed    diffrax, hardest to beat: its time over lagrax's at equal error, a step a
+                           call
+    2.43     ≥ 2 met       diffrax, fastest program: its time over lagrax's at equal error, JAX in a
+                           compiled loop
+    2.06     ≥ 2 met       diffrax, hardest to beat: its time over lagrax's at equal error, JAX in a
+                           compiled loop
+    1.49     ≥ 2 missed    diffrax with lagrax's field, fastest program: its time over lagrax's at
+                           equal error, a step a call
+    1.49     ≥ 2 missed    diffrax with lagrax's field, hardest to beat: its time over lagrax's at
+                           equal error, a step a call
+    1.61     ≥ 2 missed    diffrax with lagrax's field, fastest program: its time over lagrax's at
+                           equal error, JAX in a compiled loop
+    1.61     ≥ 2 missed    diffrax with lagrax's field, hardest to beat: its time over lagrax's at
+                           equal error, JAX in a compiled loop
+    1.57     ≤ 1 missed    lagrax over diffrax, Tsit5 at 1e-3: first call
+    1.45     ≤ 1 missed    lagrax over diffrax, Tsit5, 1 step: first call
 
 Run it with `python benchmarks/population_step.py` in an environment with requirements.txt (six to
 eight minutes on the machine above). It prints the rows and the goals and writes

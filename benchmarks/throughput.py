@@ -6,30 +6,27 @@ interval. Hutchinson's equation x' = 1.8 x (1 - x(t - 1)) over 20 units: lagrax 
 set so that the largest error at any knot is below 1e-4 (by up to five times), against the exact
 solution (Hutchinson's: scipy at 1e-12), and that error is measured along.
 
-Two cores of an AMD EPYC, not otherwise used; Python 3.11, JAX 0.10.2, diffrax 0.7.2. Medians of
-five timings (three for scipy and jitcdde) in one run; earlier runs gave the ratios of diffrax to
-lagrax within 20 % of these. Seconds for 100,000 trajectories, each in its best layout:
+Medians of five timings (three for scipy and jitcdde) in one run, each in its best layout. What
+would take too long is extrapolated to 100,000: from 10,000 trajectories (lagrax with a lag, scipy
+as one state), 50 (jitcdde), 10 (scipy one after the other).
 
-    population, 100 intervals           float64   float32
-    lagrax, adaptive                      0.155     0.095
-    lagrax, 2 steps an interval           0.176     0.102
-    diffrax, adaptive                     0.425     0.372
-    diffrax, 2 steps an interval          0.245     0.167
-    scipy, 10,000 as one state *          0.790
-    scipy, one after the other *           2484
-    Hutchinson, 20 intervals
-    lagrax, 4 steps an interval *         0.357
-    lagrax, adaptive *                     2.19
-    jitcdde, 50 in one system *            15.4
-    jitcdde, one after the other *         57.9
+Measured on AMD EPYC, 2 cores, python 3.11.7, lagrax 0.1.0, jax 0.10.2, diffrax 0.7.2, equinox
+0.13.8, scipy 1.17.1, jitcdde 1.8.3:
 
-    * extrapolated: from 10,000 trajectories (lagrax, scipy as one state), 10 (scipy), 50 (jitcdde)
+    1.64     ≥ 1 met       population, float64, fixed steps: diffrax's time over lagrax's
+    2.7      ≥ 1 met       population, float64, adaptive steps: diffrax's time over lagrax's
+    1.84     ≥ 1 met       population, float32, fixed steps: diffrax's time over lagrax's
+    4.01     ≥ 1 met       population, float32, adaptive steps: diffrax's time over lagrax's
+    5.72     ≥ 1 met       population: scipy's time over lagrax's
+    40.6     ≥ 1 met       hutchinson: adaptive jitcdde's time over lagrax's with fixed steps
+    8.21     ≥ 1 met       hutchinson: adaptive jitcdde's time over lagrax's with adaptive steps
+    0.00377  ≤ 0.1 met     time against trajectories, logarithmic: distance of the slope from 1
+    0.00904  ≤ 0.1 met     time against intervals, logarithmic: distance of the slope from 1
 
-Time grows in proportion to trajectories and intervals (slopes 0.91 and 1.02 on logarithmic
-axes). A trajectory stops getting cheaper at about 1000. XLA counts 151 kB that its kernels move for
-it; with 1000 at a time they come from the caches, at 91 GB/s. Main memory streams 35 GB/s: as one
-state of 10,000 or more the solve moves 55 to 75 GB/s and is up to 1.6 times as slow, so solve large
-batches in chunks (`jax.lax.map` over 1000 trajectories at a time).
+Time grows in proportion to trajectories and intervals, and a trajectory stops getting cheaper at
+about a thousand at a time: their states come from the caches then, faster than main memory streams.
+As one state of 10,000 or more the solve is slower, so solve large batches in chunks (`jax.lax.map`
+over 1000 trajectories at a time).
 
 Run it with `.venv-bench/bin/python benchmarks/throughput.py` (three minutes). It prints the tables
 and the goals, and writes results/throughput.json and a picture beside it. A row whose package is

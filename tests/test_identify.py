@@ -21,7 +21,7 @@ from lagrax._series import Window, as_trajectories
 from lagrax._table import LEAST_ROWS
 from lagrax._windows import LEAST_AT_REST
 from lagrax.identify._checks import check_sizes
-from lagrax.identify._identifier import SMALL
+from lagrax.identify._members import SMALL
 
 QUICK = {"iterations": 100, "progress": False, "width": 8}
 
@@ -553,11 +553,16 @@ def test_answers_are_shaped_as_what_was_given(network, tmp_path):
     assert column.forecast([20.5]).low.shape == (1, 1)
 
 
+def with_coefficients(learned, coefficients):
+    members = eqx.tree_at(lambda m: m.field.coefficients, learned.members, coefficients)
+    return learned._replace(members=members)
+
+
 def test_predictions_start_anew_every_horizon():
     ts, ys = of_population()
     model = Identifier([Hold(1.0)], "library").fit(ts, ys)
-    wrong = eqx.tree_at(lambda m: m.field.coefficients, model._members, jnp.zeros((1, 2, 1)))
-    model._members = wrong  # nothing moves
+    # Nothing moves.
+    model._learned = with_coefficients(model._learned, jnp.zeros((1, 2, 1)))
     predicted = model.predict(ts, ys, horizon=7)
     first = 10  # the past is known from there on
     starts = first + (np.arange(len(ts)) - first - 1) // 7 * 7
@@ -581,7 +586,7 @@ def test_predictions_know_nothing_of_what_comes_later():
     ts, ys = of_population()
     model = Identifier([Hold(1.003)], "library").fit(ts, ys)
     before = model.predict(ts, ys, horizon=10)
-    first = model._first_start(model.series_[0])
+    first = model._learned.first_start(model.series_[0])
     start = first + 10 * ((140 - first) // 10)
     changed = ys.copy()
     changed[start + 1 :] += 1.0
@@ -593,10 +598,8 @@ def test_predictions_know_nothing_of_what_comes_later():
 def test_a_prediction_that_runs_away_is_no_good_one():
     ts, ys = of_population(span=8)
     model = Identifier([Hold(1.0)], "library").fit(ts, ys)
-    wild = jax.tree.map(lambda x: 1e4 * jnp.abs(x), model._members)
-    model._members = eqx.tree_at(
-        lambda m: m.field.coefficients, model._members, wild.field.coefficients
-    )
+    wild = 1e4 * jnp.abs(model._learned.members.field.coefficients)
+    model._learned = with_coefficients(model._learned, wild)
     assert model.score(ts, ys) == -np.inf
     assert model.score(ts, ys, metric="nrmse") == np.inf
 

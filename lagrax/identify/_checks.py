@@ -1,17 +1,53 @@
-"""Series and equations that cannot be had in the precision at hand, or not judged."""
+"""What a model refuses: arguments, and series and equations that cannot be had in the precision at
+hand, or not judged."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from .._checks import check_solver
+from .._delays import Hold, Lag, is_number, is_whole
 from .._equations import Row
 from .._series import Trajectory
 
 
 class IdentifyError(RuntimeError):
     """A model cannot be fitted, used or loaded; the message says why and what to do."""
+
+
+def check_arguments(model: Any) -> None:
+    """Those of `Identifier`, which keeps them as they are until it is fitted."""
+    if isinstance(model.field, str) and model.field not in ("mlp", "library"):
+        raise ValueError(
+            f"Identifier got field={model.field!r}; expected 'mlp', 'library', or a field of your "
+            "own, f(t, y, args, *, history)."
+        )
+    if not isinstance(model.field, str) and not callable(model.field):
+        raise TypeError(f"Identifier got field={model.field!r}, which cannot be called.")
+    delays = model.delays
+    if not isinstance(delays, Sequence) or not all(isinstance(d, (Hold, Lag)) for d in delays):
+        raise TypeError(f"Identifier got delays={delays!r}; expected a list of Hold and Lag.")
+    counts = ("width", "depth", "degree", "ensemble", "iterations", "batch_size", "patience")
+    for name in (*counts, *(n for n in ("window", "steps") if getattr(model, n) is not None)):
+        value = getattr(model, name)
+        if not is_whole(value) or value < 1:
+            raise ValueError(f"Identifier got {name}={value!r}; expected a whole number >= 1.")
+    if not is_number(model.learning_rate) or model.learning_rate <= 0:
+        raise ValueError(
+            f"Identifier got learning_rate={model.learning_rate!r}; expected a positive number."
+        )
+    check_solver(model.solver)
+    if not is_number(model.validation) or not 0 < model.validation < 1:
+        raise ValueError(
+            f"Identifier got validation={model.validation!r}; expected a share between 0 and 1."
+        )
+    if not is_whole(model.seed) or not 0 <= model.seed <= 2**31 - model.ensemble:
+        raise ValueError(
+            f"Identifier got seed={model.seed!r}; expected a whole number >= 0, below 2^31."
+        )
 
 
 _MORE_DIGITS = (

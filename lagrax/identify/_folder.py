@@ -1,20 +1,30 @@
 """The folder of a saved model: `model.json`, `model.safetensors`, and what they are made of."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from .._delays import Delay, Hold, Lag, Learn
+from .._delays import Delay, Hold, Lag, Learn, is_whole, periods_to_learn
+from .._equations import Polynomial, intervals_over
 from .._files import read_json
+from .._machine import describe as machine
 from .._runs import Damaged, load_arrays
 from ..training import Series
 from ._checks import IdentifyError
+from ._learned import Learned
+from ._measured import Measured
+
+# Steps in an interval, intervals in a series, and the powers of a term: a model that asks for more
+# was not fitted.
+MOST_STEPS = 10**6
+MOST_POWER = 100
 
 
 def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -90,3 +100,71 @@ def filled_from(like: PyTree, arrays: dict[str, np.ndarray]) -> PyTree:
             raise ValueError(f"{jax.tree_util.keystr(place)} has shape {found.shape[1:]}")
         leaves.append(jnp.asarray(found, leaf.dtype))
     return eqx.combine(jax.tree.unflatten(structure, leaves), static)
+
+
+def described(
+    arguments: dict[str, Any], learned: Learned, window: int, flat: bool
+) -> dict[str, Any]:
+    """What `model.json` says."""
+    plain = lambda x: x.item() if isinstance(x, np.generic) else x
+    kept = {name: plain(value) for name, value in arguments.items()}
+    delays, field = arguments["delays"], learned.field
+    kept |= {
+        "delays": [delay_to_json(d, periods_to_learn(delays)) for d in delays],
+        "field": "own" if callable(arguments["field"]) else arguments["field"],
+        "solver": type(arguments["solver"]).__name__,
+    }
+    terms = {"powers": field.powers, "used": field.used} if isinstance(field, Polynomial) else None
+    return {
+        "format": 1,
+        "flat": flat,
+        "arguments": kept,
+        "periods": list(learned.setting.periods),
+        "window": window,
+        "steps": learned.setting.steps,
+        "terms": terms,
+        "machine": machine(),
+    }
+
+
+def arguments_from(about: dict[str, Any], field: Callable | None, folder: Path) -> dict[str, Any]:
+    arguments = dict(about["arguments"])
+    if arguments["field"] != "own" and field is not None:
+        raise IdentifyError(
+            f"The model in {folder} was fitted with field={arguments['field']!r:.40} and none of "
+            "its own: leave `field` out."
+        )
+    if arguments["field"] == "own":
+        if field is None:
+            raise IdentifyError(
+                f"The model in {folder} was fitted with a field of its own: give it again, "
+                "load(folder, field=...)."
+            )
+        arguments["field"] = field
+    solver = getattr(diffrax, str(arguments["solver"]), None)
+    if not (isinstance(solver, type) and issubclass(solver, diffrax.AbstractSolver)):
+        raise IdentifyError(f"{folder} names a solver that diffrax lacks, {arguments['solver']!r}.")
+    return arguments | {"delays": delays_from_json(arguments["delays"]), "solver": solver()}
+
+
+def check_effort(
+    measured: Measured, delays: Sequence[Delay], window: int, about: dict[str, Any]
+) -> None:
+    """What a file says may take any time and memory."""
+    spans = [(float(t.ts[0]), float(t.ts[-1])) for t in measured.shifted]
+    intervals = intervals_over(delays, spans, True) or 0
+    lag = max((d.lag for d in delays if isinstance(d, Hold)), default=0)
+    for name, value in (("steps", about["steps"]), ("intervals", intervals), ("lag", lag)):
+        if not is_whole(value) or value > MOST_STEPS:
+            raise ValueError(f"{name} = {value!r:.40}")
+    if window < 1:
+        raise ValueError(f"window = {window}")
+
+
+def empty_polynomial(terms: dict[str, Any], variables: int) -> Polynomial:
+    powers = tuple(tuple(int(p) for p in row) for row in terms["powers"])
+    used = tuple(tuple(bool(u) for u in row) for row in terms["used"])
+    for row in powers:
+        if len(row) != variables or not all(0 <= p <= MOST_POWER for p in row):
+            raise ValueError(f"a term has the powers {row!r:.40}")
+    return Polynomial(jnp.zeros((len(powers), len(used[0]))), used, powers)

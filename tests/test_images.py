@@ -497,6 +497,16 @@ def test_other_settings_are_held_against_the_same_seeds(tmp_path):
     assert found == {"2 midpoint steps": "97.00 ± 1.41", "4 midpoint steps": "–"}
 
 
+def test_curves_of_other_settings_have_a_colour_each(tmp_path):
+    """Also where no data set has more than one of them."""
+    content = [a_line("mnist", "NPCDDE5", steps=2), a_line("svhn", "NPCDDE3", steps=4)]
+    content += [a_line("cifar10", "NPCDDE3", steps=4)]
+    _, figures = image_result(written(tmp_path, *content))
+    curves = [curve for panel in figures[-1].panels for curve in panel.marks]
+    assert len({curve.colour for curve in curves}) == 2
+    assert len({(curve.label, curve.colour) for curve in curves}) == 2
+
+
 def test_a_table_says_how_many_models_reach_the_paper(tmp_path):
     content = []
     for model, best in (("NODE", 53.5), ("NDDE", 55.0), ("NPCDDE2", 57.0), ("UNPCDDE2", 90.0)):

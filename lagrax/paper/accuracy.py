@@ -260,8 +260,8 @@ def _other_table(lines: Sequence[Line], cells: Cells) -> Table:
     columns = ["model", "solver", "field", "epochs", "images", "seeds", "best epoch"]
     columns += ["default's best", "last epoch"]
     note = (
-        "Not trained as those of the paper's tables are, and not to be compared with them, but for "
-        "the best epoch of the same seeds in the default setting, where these are there."
+        "Not trained as those of the tables above, and in none of the claims. The default's best "
+        "is the best epoch of the same seeds in the default setting, where these are there."
     )
     return Table(columns, rows, "Runs of other settings", note)
 
@@ -377,14 +377,11 @@ def _other_curves(lines: Sequence[Line]) -> list[Figure]:
     rows: dict[str, dict[ImageRun, list[Line]]] = {}
     for run, group in grouped(lines).items():
         rows.setdefault(DATASETS[run.dataset], {})[run] = group
+    labels = {run: _label(run, groups) for groups in rows.values() for run in groups}
+    colours = dict(zip(dict.fromkeys(labels.values()), itertools.cycle(COLOURS), strict=False))
     panels = [
         Panel(
-            [
-                _curve(group, metric, _label(run, groups), colour)
-                for (run, group), colour in zip(
-                    groups.items(), itertools.cycle(COLOURS), strict=False
-                )
-            ],
+            [_curve(x, metric, labels[run], colours[labels[run]]) for run, x in groups.items()],
             name,
             "epoch",
         )

@@ -339,6 +339,17 @@ def test_a_sweep_does_what_is_left(tmp_path, monkeypatch, capsys):
     assert again | {"seconds": 0} == json.loads(first) | {"seconds": 0}
 
 
+def test_a_full_sweep_without_an_accelerator_says_how_long(tmp_path, monkeypatch, capsys):
+    def failed(*arguments, **options):
+        raise TrainingError("not here")
+
+    monkeypatch.setattr("lagrax.paper.data.load", lambda dataset, folder: some_images())
+    monkeypatch.setattr("lagrax.paper.sweeps.train_run", failed)
+    for quick in (False, True):
+        sweep(plan(["mnist"], ["NODE"], 1, quick=quick), tmp_path)
+        assert ("an epoch takes minutes and a run hours" in capsys.readouterr().err) != quick
+
+
 @pytest.mark.usefixtures("_own_data")
 def test_lines_count_in_any_file_and_need_no_data(tmp_path, monkeypatch):
     runs = few()[:1]

@@ -144,6 +144,12 @@ def sweep(
     options = {"resume": resume, "tensorboard": tensorboard, "devices": devices}
     options["progress"] = progress and launcher == "here"
     tasks = [(run, f"run {number} of {len(runs)}", folder, data, options) for number, run in left]
+    all_images = any(run.protocol.images is None for _, run in left)
+    if all_images and launcher == "here" and jax.default_backend() == "cpu":
+        tell(
+            "JAX finds no accelerator here: on a CPU an epoch takes minutes and a run hours. With "
+            "--quick there are few images."
+        )
     ends = {"trained": 0, "done_before": len(runs) - len(left), "elsewhere": 0, "failed": 0}
     for number, (end, sentence) in launch(launcher, train_one, tasks, gpus=devices or 1):
         ends[end] += 1

@@ -18,7 +18,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from lagrax.figures import draw
+from lagrax.figures import Figure, draw
 from lagrax.paper import read_experiment
 from lagrax.paper.lines import files, parse, place, read_lines
 
@@ -137,15 +137,18 @@ def images_page(folder: Path) -> str:
         f"{len(result.runs)} runs, {result.seconds / 3600:.1f} hours of training on "
         f"{machine['device']}, {versions}.\n",
     ]
-    parts += (
-        _claims([dataclasses.asdict(claim) for claim in result.claims]) if result.claims else []
-    )
-    for table in result.tables:
-        if not table.title.startswith("Protocol study"):
-            parts += _table(dataclasses.asdict(table))
-    for figure in figures:
-        parts += [f"![{figure.name}]({figure.name}.png)\n", f"{figure.caption}\n"]
+    shown = [part for figure in figures for part in _picture(figure)]
+    tables = [t for t in result.tables if not t.title.startswith("Protocol study")]
+    parts += [*shown[:2], "## Accuracies\n"]
+    parts += [part for table in tables for part in _table(dataclasses.asdict(table))]
+    parts += ["## Over the epochs\n", *shown[2:]]
+    claims = [dataclasses.asdict(claim) for claim in result.claims]
+    parts += ["## Claims\n", *_claims(claims)] if claims else []
     return "\n".join(parts)
+
+
+def _picture(figure: Figure) -> list[str]:
+    return [f"![{figure.name}]({figure.name}.png)\n", f"{figure.caption}\n"]
 
 
 def with_study(text: str, folder: Path) -> str:

@@ -489,7 +489,7 @@ def test_tables_of_lines(tmp_path):
     assert augmented == ["83.00", "–", "82.00", "82.50", "82.98 ± 0.37", "+0.02", "1 of 5"]
     (other,) = [table for table in result.tables if table.title == "Runs of other settings"]
     assert len(other.rows) == 3
-    names = ["curves", "evaluations", "evaluations-augmented", "other-curves"]
+    names = ["against-the-paper", "curves", "evaluations", "evaluations-augmented", "other-curves"]
     assert [figure.name for figure in figures] == names
     assert result.claims == []
     assert result.seconds == 40.0 * len(content)
@@ -506,6 +506,22 @@ def test_other_settings_are_held_against_the_same_seeds(tmp_path):
     at = other.columns.index("default's best")
     found = {row[1]: row[at] for row in other.rows}
     assert found == {"2 midpoint steps": "97.00 ± 1.41", "4 midpoint steps": "–"}
+
+
+def test_dots_lie_at_the_paper_s_accuracy_and_ours(tmp_path):
+    values = [55.0, 57.0]
+    content = [a_line(model="NPCDDE3", seed=i, best=best) for i, best in enumerate(values)]
+    content += [a_line(model="A1+NPCDDE5", best=58.0), a_line("svhn", "UNPCDDE2", best=80.0)]
+    _, (figure, *_) = image_result(written(tmp_path, *content))
+    assert [panel.title for panel in figure.panels] == ["CIFAR-10", "SVHN"]
+    *others, dots = figure.panels[0].marks
+    assert dots.label == "NPCDDE"
+    assert [*zip(dots.x, dots.y, strict=True)] == [(56.34, 56.0), (57.05, 58.0)]
+    std = np.std(values, ddof=1)
+    bars = [(*mark.x, *mark.y) for mark in others if not mark.dashed]
+    assert bars[0] == (56.34 - 0.51, 56.34 + 0.51, 56.0, 56.0)
+    assert bars[1] == (56.34, 56.34, 56.0 - std, 56.0 + std)
+    assert figure.panels[1].marks[-1].label == "UNPCDDE"
 
 
 def test_curves_of_other_settings_have_a_colour_each(tmp_path):
@@ -549,7 +565,7 @@ def test_the_epoch_of_the_other_seeds():
 
 def test_curves_are_means_over_seeds(tmp_path):
     content = [a_line(seed=i, best=best) for i, best in enumerate((52.0, 54.0))]
-    _, (curves, evaluations) = image_result(written(tmp_path, *content))
+    _, (_, curves, evaluations) = image_result(written(tmp_path, *content))
     (line,) = curves.panels[2].marks
     np.testing.assert_allclose(line.y[:3], [40, 53, 52])
     np.testing.assert_allclose(line.high[1] - line.y[1], math.sqrt(2))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..figures import COLOURS, Figure, Line as Curve, Panel
+from ..figures import COLOURS, Figure, Line as Curve, Panel, Points
 from .images import AUGMENTED, DATASETS, TABLE_1, Run as ImageRun
 from .lines import Line, Spread, grouped, in_words, published, read_lines
 from .result import Claim, Result, Run, Table
@@ -50,7 +50,8 @@ def image_result(folder: Path) -> tuple[Result, list[Figure]]:
     default, study, other = _sorted(lines)
     tables = [*_accuracy_tables(default), *(study_tables(study) if study else ())]
     tables += [_other_table(other, default)] if other else []
-    figures = [*_curves(default), *_evaluations(default), *_other_curves(other)]
+    figures = [*_against_the_paper(default), *_curves(default), *_evaluations(default)]
+    figures += _other_curves(other)
     result = Result(
         experiment="images",
         title="Image classification",
@@ -303,6 +304,47 @@ def _curve(lines: Sequence[Line], metric: str, label: str, colour: str) -> Curve
         return Curve(epochs, mean, label, colour)
     std = values.std(axis=0, ddof=1)
     return Curve(epochs, mean, label, colour, low=mean - std, high=mean + std)
+
+
+# Of the models of a family, whatever their number of intervals.
+_FAMILIES = {"NODE": "grey", "NDDE": "purple", "NPCDDE": "sky", "UNPCDDE": "blue"}
+
+
+def _against_the_paper(cells: Cells) -> list[Figure]:
+    panels = []
+    for dataset, title in DATASETS.items():
+        models = [m for m in (*TABLE_1, *AUGMENTED) if (dataset, m) in cells]
+        if models:
+            marks = _marks_against_the_paper(dataset, models, cells)
+            labels = {"xlabel": "the paper's test accuracy, %", "ylabel": "ours, best epoch"}
+            panels.append(Panel(marks, title, **labels, equal=True))
+    caption = (
+        "Test accuracies against those of the paper, a dot for each model, augmented ones "
+        "included; bars are standard deviations over the seeds. Above the dashed line ours, of the "
+        "best epoch, is higher."
+    )
+    return [Figure("against-the-paper", caption, panels, len(panels))] if panels else []
+
+
+def _marks_against_the_paper(
+    dataset: str, models: Sequence[str], cells: Cells
+) -> list[Curve | Points]:
+    ours = {model: best_and_last(cells[dataset, model])[0] for model in models}
+    paper = {model: published(dataset, model) for model in models}
+    family = {model: model.rpartition("+")[2].rstrip("235") for model in models}
+    ends = [x.mean for found in (ours, paper) for x in found.values()]
+    ends = [min(ends), max(ends)]
+    marks: list[Curve | Points] = [Curve(ends, ends, colour="grey", dashed=True, width=1.0)]
+    for model in models:
+        (x, dx), (y, dy) = ((s.mean, s.std) for s in (paper[model], ours[model]))
+        for across, up in (([x - dx, x + dx], [y, y]), ([x, x], [y - dy, y + dy])):
+            marks.append(Curve(across, up, colour=_FAMILIES[family[model]], width=0.8))
+    for name, colour in _FAMILIES.items():
+        of_family = [model for model in models if family[model] == name]
+        if of_family:
+            x, y = ([found[m].mean for m in of_family] for found in (paper, ours))
+            marks.append(Points(x, y, name, colour, size=6))
+    return marks
 
 
 def _curves(cells: Cells) -> list[Figure]:

@@ -316,8 +316,8 @@ def _against_the_paper(cells: Cells) -> list[Figure]:
         models = [m for m in (*TABLE_1, *AUGMENTED) if (dataset, m) in cells]
         if models:
             marks = _marks_against_the_paper(dataset, models, cells)
-            labels = {"xlabel": "the paper's test accuracy, %", "ylabel": "ours, best epoch"}
-            panels.append(Panel(marks, title, **labels, equal=True))
+            x = "the paper's test accuracy, %"
+            panels.append(Panel(marks, title, x, "ours, best epoch", equal=True))
     caption = (
         "Test accuracies against those of the paper, a dot for each model, augmented ones "
         "included; bars are standard deviations over the seeds. Above the dashed line ours, of the "

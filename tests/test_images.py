@@ -545,7 +545,7 @@ def test_a_table_says_how_many_models_reach_the_paper(tmp_path):
     assert notes["Table 1, CIFAR-10"] == (
         "By their best epoch 2 of the 3 models with 5 seeds reach the paper's mean less its "
         "standard deviation (missed: NDDE by 0.30 points); by the others' epoch, 0.00 points lower "
-        "in the mean, 2 do, and by their last 1."
+        "in the mean, it is 2, and by their last 1."
     )
 
 

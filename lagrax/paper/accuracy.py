@@ -148,7 +148,7 @@ def _reached_note(dataset: str, models: Sequence[str], cells: Cells) -> str:
     return (
         f"By their best epoch {best} of the {len(left)} {noun} with {SEEDS} seeds reach the "
         f"paper's mean less its standard deviation{_in_brackets(below)}; by the others' epoch, "
-        f"{lower:.2f} points lower in the mean, {others} do, and by their last {last}."
+        f"{lower:.2f} points lower in the mean, it is {others}, and by their last {last}."
     )
 
 

@@ -254,7 +254,7 @@ def _report_of(out: Path, folders: list[Path]) -> Path:
 
 
 def _summary(folder: Path, result: Result, report: Path) -> dict[str, Any]:
-    kept = ("experiment", "quick", "seconds", "claims")
+    kept = ("experiment", "quick", "seconds", "claims", "tables")
     content = dataclasses.asdict(result)
     return {k: content[k] for k in kept} | {"folder": str(folder), "report": str(report)}
 

@@ -134,7 +134,7 @@ def images_page(folder: Path) -> str:
         "Made by `results/collect.py` from the lines of the runs in this folder; do not edit. "
         "[docs/images.md](../../docs/images.md) says how they are trained and why.\n",
         f"{result.about}\n",
-        f"{len(result.runs)} runs, {result.seconds / 3600:.1f} hours of training on "
+        f"{len(result.runs)} runs, whose times add up to {result.seconds / 3600:.1f} hours, on "
         f"{machine['device']}, {versions}.\n",
     ]
     shown = [part for figure in figures for part in _picture(figure)]

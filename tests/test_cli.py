@@ -338,6 +338,7 @@ def test_reproduce_then_report(lagrax_command, tmp_path):
     assert code == 0
     assert answer["experiment"] == "multiples"
     assert {"claim", "value", "bar", "holds"} <= set(answer["claims"][0])
+    assert {"title", "columns", "rows", "note"} <= set(answer["tables"][0])
     assert Path(answer["report"]) == tmp_path / "runs/report.html"
     result = read_result(tmp_path / "runs/multiples-quick")
     assert result.quick

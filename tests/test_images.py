@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 from lagrax import cli, nn, training
+from lagrax.figures import Line as Curve
 from lagrax.nn import _models
 from lagrax.paper import ResultError, images, lines, load_model, plan, study, sweep, write_report
 from lagrax.paper.accuracy import SEEDS, by_the_others, image_claims, image_result
 from lagrax.paper.data import Images
+from lagrax.paper.image_figures import _late_range
 from lagrax.paper.images import (
     AUGMENTED,
     DATASETS,
@@ -514,9 +516,11 @@ def test_dots_lie_at_the_paper_s_accuracy_and_ours(tmp_path):
     content += [a_line(model="A1+NPCDDE5", best=58.0), a_line("svhn", "UNPCDDE2", best=80.0)]
     _, (figure, *_) = image_result(written(tmp_path, *content))
     assert [panel.title for panel in figure.panels] == ["CIFAR-10", "SVHN"]
-    *others, dots = figure.panels[0].marks
-    assert dots.label == "NPCDDE"
-    assert [*zip(dots.x, dots.y, strict=True)] == [(56.34, 56.0), (57.05, 58.0)]
+    *others, large, small = figure.panels[0].marks
+    assert large.label == small.label == "NPCDDE"
+    assert large.size > small.size
+    assert (large.x, large.y) == ([56.34], [56.0])
+    assert (small.x, small.y) == ([57.05], [58.0])
     std = np.std(values, ddof=1)
     bars = [(*mark.x, *mark.y) for mark in others if not mark.dashed]
     assert bars[0] == (56.34 - 0.51, 56.34 + 0.51, 56.0, 56.0)
@@ -524,14 +528,30 @@ def test_dots_lie_at_the_paper_s_accuracy_and_ours(tmp_path):
     assert figure.panels[1].marks[-1].label == "UNPCDDE"
 
 
-def test_curves_of_other_settings_have_a_colour_each(tmp_path):
-    """Also where no data set has more than one of them."""
-    content = [a_line("mnist", "NPCDDE5", steps=2), a_line("svhn", "NPCDDE3", steps=4)]
-    content += [a_line("cifar10", "NPCDDE3", steps=4)]
+def test_curves_of_other_settings_stand_beside_the_default(tmp_path):
+    content = [a_line("mnist", "NPCDDE5", 1, best=96.0), a_line("mnist", "NPCDDE5", 2, best=50.0)]
+    content += [a_line("mnist", "NPCDDE5", 1, best=97.0, steps=2)]
+    # No seed to compare with.
+    content += [a_line("svhn", m, best=97.0, steps=4) for m in ("NPCDDE3", "UNPCDDE3")]
     _, figures = image_result(written(tmp_path, *content))
-    curves = [curve for panel in figures[-1].panels for curve in panel.marks]
-    assert len({curve.colour for curve in curves}) == 2
-    assert len({(curve.label, curve.colour) for curve in curves}) == 2
+    other = figures[-1]
+    assert list(other.rows) == ["SVHN", "MNIST, NPCDDE5"]
+    curves = [curve for panel in other.panels for curve in panel.marks]
+    pairs = {(curve.label, curve.colour) for curve in curves}
+    assert len(pairs) == len(dict(pairs)) == len({colour for _, colour in pairs}) == 4
+    usual, changed = other.panels[-1].marks
+    assert usual.label == "default setting with the same seeds"
+    assert changed.label == "2 midpoint steps, f16, 30 epochs"
+    assert (max(usual.y), max(changed.y)) == (96.0, 97.0)
+
+
+def test_accuracies_are_shown_from_where_they_differ():
+    rising = [np.linspace(10, 80, 9), np.full(21, 80.0)]
+    curves = [Curve(np.arange(30), np.concatenate([*rising[:1], rising[1] + i])) for i in (0, 4)]
+    low, high = _late_range(curves)
+    assert 79 < low < 80
+    assert 84 < high < 85
+    assert _late_range([Curve(np.arange(4), np.arange(4.0))]) is None
 
 
 def test_a_table_says_how_many_models_reach_the_paper(tmp_path):

@@ -1,5 +1,5 @@
 """What the image classifiers reached, from the lines of their runs alone: the paper's tables next
-to ours, its claims, and the curves.
+to ours, and its claims.
 
 Tables and claims are of runs as `default_protocol` says, and of the seeds that there are; what is
 missing is shown as missing. The paper does not say whether its accuracies are of the last or of
@@ -9,15 +9,26 @@ a third one between the two: that of the epoch which is best in the mean of a mo
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from ..figures import COLOURS, Figure, Line as Curve, Panel, Points
-from .images import AUGMENTED, DATASETS, TABLE_1, Run as ImageRun
-from .lines import Line, Spread, grouped, in_words, published, read_lines
+from ..figures import Figure
+from .image_figures import image_figures
+from .images import AUGMENTED, CHANNELS, DATASETS, TABLE_1
+from .lines import (
+    Cells,
+    Line,
+    Spread,
+    grouped,
+    in_words,
+    listed,
+    published,
+    read_lines,
+    same_seeds,
+)
 from .result import Claim, Result, Run, Table
 from .study import belongs_to_study, study_tables
 
@@ -41,17 +52,16 @@ ABOUT_TABLES = (
 # By rising accuracy, as the paper has it.
 ORDER = ("NODE", "NPCDDE5", "UNPCDDE5")
 BASELINES = ("NODE", "NDDE")
-CURVES = ("NODE", "NDDE", "UNPCDDE5")
 
 
 def image_result(folder: Path) -> tuple[Result, list[Figure]]:
     """What the lines in `folder` say, with the figures."""
     lines = read_lines(folder)
     default, study, other = _sorted(lines)
-    tables = [*_accuracy_tables(default), *(study_tables(study) if study else ())]
+    tables = [*_measures_table(default), *_accuracy_tables(default)]
+    tables += study_tables(study) if study else ()
     tables += [_other_table(other, default)] if other else []
-    figures = [*_against_the_paper(default), *_curves(default), *_evaluations(default)]
-    figures += _other_curves(other)
+    figures = image_figures(default, other)
     result = Result(
         experiment="images",
         title="Image classification",
@@ -65,9 +75,6 @@ def image_result(folder: Path) -> tuple[Result, list[Figure]]:
         figures=[figure.name for figure in figures],
     )
     return result, figures
-
-
-Cells = dict[tuple[str, str], list[Line]]
 
 
 def _sorted(lines: Sequence[Line]) -> tuple[Cells, list[Line], list[Line]]:
@@ -110,13 +117,10 @@ def _accuracy_table(title: str, dataset: str, models: Sequence[str], cells: Cell
     rows = []
     for model in models:
         lines, paper = cells.get((dataset, model), []), published(dataset, model)
-        best, last = best_and_last(lines)
-        difference = f"{best.mean - paper.mean:+.2f}".replace("-", "−") if lines else "–"
-        fine = Spread.of([x.fine_accuracy for x in lines if x.fine_accuracy is not None])
-        shown = [best, Spread.of(by_the_others(lines)), last, fine, paper]
-        rows.append([model, *map(str, shown), difference, _seeds(lines)])
-    columns = ["model", "best epoch", "others' epoch", "last epoch", "last, fine steps", "paper"]
-    columns += ["best − paper", "seeds"]
+        shown = [Spread.of(measure(lines)) for measure in _MEASURES.values()]
+        difference = f"{shown[0].mean - paper.mean:+.2f}".replace("-", "−") if lines else "–"
+        rows.append([model, *map(str, [*shown, paper]), difference, _seeds(lines)])
+    columns = ["model", *_MEASURES, "paper", "best − paper", "seeds"]
     return Table(columns, rows, title, _reached_note(dataset, models, cells))
 
 
@@ -153,11 +157,21 @@ def _reached_note(dataset: str, models: Sequence[str], cells: Cells) -> str:
 
 
 def _in_brackets(below: Sequence[str]) -> str:
-    return f" (missed: {_listed(below)})" if below else ""
+    return f" (missed: {listed(below)})" if below else ""
 
 
 def best_and_last(lines: Sequence[Line]) -> tuple[Spread, Spread]:
     return Spread.of([x.best for x in lines]), Spread.of([x.last for x in lines])
+
+
+_MEASURES: dict[str, Callable[[Sequence[Line]], list[float]]] = {
+    "best epoch": lambda lines: [x.best for x in lines],
+    "others' epoch": by_the_others,
+    "last epoch": lambda lines: [x.last for x in lines],
+    "last, fine steps": lambda lines: [
+        x.fine_accuracy for x in lines if x.fine_accuracy is not None
+    ],
+}
 
 
 def _seeds(lines: Sequence[Line]) -> str:
@@ -167,43 +181,70 @@ def _seeds(lines: Sequence[Line]) -> str:
 
 
 def image_claims(cells: Cells) -> list[Claim]:
-    """Those that can be decided: of models with all their seeds."""
-    reached = {
-        cell: Spread.of([line.best for line in lines])
-        for cell, lines in cells.items()
-        if len(lines) >= SEEDS
-    }
-    orders = [claim for dataset in DATASETS for claim in _order_claims(dataset, reached)]
-    return [*orders, *_cell_claims(reached)]
+    """Those that can be decided: of models with all their seeds, by their best epoch."""
+    reached = _reached(cells, _MEASURES["best epoch"])
+    return [*itertools.chain(*_order_claims(reached).values()), *_cell_claims(reached)]
 
 
 Reached = dict[tuple[str, str], Spread]
 
 
-def _order_claims(dataset: str, reached: Reached) -> list[Claim]:
+def _reached(cells: Cells, measure: Callable[[Sequence[Line]], list[float]]) -> Reached:
+    whole = {cell: measure(lines) for cell, lines in cells.items() if len(lines) >= SEEDS}
+    return {cell: Spread.of(values) for cell, values in whole.items()}
+
+
+def _measures_table(cells: Cells) -> list[Table]:
+    """How much depends on the epoch that is taken."""
+    rows = []
+    for name, measure in _MEASURES.items():
+        reached = _reached(cells, measure)
+        kinds = [_cell_claims(reached), *_order_claims(reached).values()]
+        rows.append([name, *(f"{sum(c.holds for c in kind)} of {len(kind)}" for kind in kinds)])
+    columns = ["accuracy", "cells that reach the paper's", *_order_claims({})]
+    note = (
+        "A cell, a model on a data set, reaches the paper's where its mean is not below the "
+        "paper's less its standard deviation. The other columns are what the paper says of the "
+        "order of its models: UNPCDDE5 above NPCDDE5 above NODE; all NPCDDEs and UNPCDDEs above "
+        "NODE and NDDE; the model that it has as the best of Table 1, and of those with as many "
+        "channels more."
+    )
+    return [Table(columns, rows, "By each accuracy, how much holds", note)] if reached else []
+
+
+def _order_claims(reached: Reached) -> dict[str, list[Claim]]:
     """What the paper says of its models' order, and which it prints as the best."""
-    means = {model: reached[dataset, model] for where, model in reached if where == dataset}
-    title, claims = DATASETS[dataset], []
-    if all(model in means for model in ORDER):
-        rises = [_lead(means, after, [before]) for before, after in itertools.pairwise(ORDER)]
-        claims.append(_ahead(f"{title}: the accuracy rises from {' to '.join(ORDER)}", min(rises)))
-    if all(model in means for model in TABLE_1):
-        own = [model for model in TABLE_1 if model not in BASELINES]
-        least = min(_lead(means, model, BASELINES) for model in own)
-        claims.append(_ahead(f"{title}: all NPCDDEs and UNPCDDEs outperform NODE and NDDE", least))
-    for name, models in {"Table 1": TABLE_1, **_by_channels()}.items():
-        if all(model in means for model in models):
-            winner = max(models, key=lambda model: published(dataset, model).mean)
-            others = [model for model in models if model != winner]
-            claim = f"{title}: {winner} is the best of {name}"
-            claims.append(_ahead(claim, _lead(means, winner, others)))
+    claims: dict[str, list[Claim]] = {
+        kind: [] for kind in ("order", "above baselines", "best of Table 1", "best augmented")
+    }
+    for dataset, title in DATASETS.items():
+        means = {model: reached[dataset, model] for where, model in reached if where == dataset}
+        if all(model in means for model in ORDER):
+            rises = [_lead(means, after, [before]) for before, after in itertools.pairwise(ORDER)]
+            claim = f"{title}: the accuracy rises from {' to '.join(ORDER)}"
+            claims["order"].append(_ahead(claim, min(rises)))
+        if all(model in means for model in TABLE_1):
+            own = [model for model in TABLE_1 if model not in BASELINES]
+            least = min(_lead(means, model, BASELINES) for model in own)
+            claim = f"{title}: all NPCDDEs and UNPCDDEs outperform NODE and NDDE"
+            claims["above baselines"].append(_ahead(claim, least))
+        for name, models in {"Table 1": TABLE_1, **_by_channels()}.items():
+            if all(model in means for model in models):
+                kind = "best of Table 1" if name == "Table 1" else "best augmented"
+                claims[kind].append(_best_claim(dataset, name, models, means))
     return claims
+
+
+def _best_claim(dataset: str, name: str, models: Sequence[str], means: dict[str, Spread]) -> Claim:
+    best = max(models, key=lambda model: published(dataset, model).mean)
+    lead = _lead(means, best, [model for model in models if model != best])
+    return _ahead(f"{DATASETS[dataset]}: {best} is the best of {name}", lead)
 
 
 def _by_channels() -> dict[str, list[str]]:
     return {
         f"those with {more} more": [m for m in AUGMENTED if m.startswith(f"{prefix}+")]
-        for prefix, more in _MORE.items()
+        for prefix, more in CHANNELS.items()
     }
 
 
@@ -255,192 +296,13 @@ def _other_table(lines: Sequence[Line], cells: Cells) -> Table:
         settings = [in_words(protocol), protocol.precision, protocol.epochs]
         images = f"{protocol.images:,}" if protocol.images else "all"
         name = f"{DATASETS[run.dataset]}, {run.model}"
-        usual = _same_seeds(group, cells.get((run.dataset, run.model), []))
+        usual = Spread.of([line.best for line in same_seeds(group, cells)])
         seeds = str(len(group))
         rows.append([name, *map(str, settings), images, seeds, str(best), str(usual), str(last)])
     columns = ["model", "solver", "field", "epochs", "images", "seeds", "best epoch"]
     columns += ["default's best", "last epoch"]
     note = (
-        "Not trained as those of the tables above, and in none of the claims. The default's best "
+        "Not trained as those of the paper's tables, and in none of the claims. The default's best "
         "is the best epoch of the same seeds in the default setting, where these are there."
     )
     return Table(columns, rows, "Runs of other settings", note)
-
-
-def _same_seeds(group: Sequence[Line], default: Sequence[Line]) -> Spread:
-    """The best epochs of the default setting, if it has all the seeds of the group."""
-    seeds = {line.run.seed for line in group}
-    found = [line.best for line in default if line.run.seed in seeds]
-    return Spread.of(found if len(found) == len(seeds) else [])
-
-
-# --- figures --------------------------------------------------------------------------------------
-
-_METRICS = {
-    "train_loss": "training loss",
-    "test_loss": "test loss",
-    "test_accuracy": "test accuracy, %",
-}
-# Shared fields are light, unshared ones dark and dashed: both are seen where they agree.
-_COLOURS = {
-    "NODE": "grey",
-    "NDDE": "purple",
-    "NPCDDE2": "yellow",
-    "UNPCDDE2": "green",
-    "NPCDDE3": "amber",
-    "UNPCDDE3": "orange",
-    "NPCDDE5": "sky",
-    "UNPCDDE5": "blue",
-}
-
-_MORE = {"A1": "1 channel", "A2": "2 channels", "A4": "4 channels"}
-
-
-def _curve(lines: Sequence[Line], metric: str, label: str, colour: str) -> Curve:
-    """The mean over the seeds, within a standard deviation of it."""
-    values = np.stack([getattr(line, metric) for line in lines])
-    epochs, mean = np.arange(1, values.shape[1] + 1), values.mean(axis=0)
-    if len(lines) == 1:
-        return Curve(epochs, mean, label, colour)
-    std = values.std(axis=0, ddof=1)
-    return Curve(epochs, mean, label, colour, low=mean - std, high=mean + std)
-
-
-# Of the models of a family, whatever their number of intervals.
-_FAMILIES = {"NODE": "grey", "NDDE": "purple", "NPCDDE": "sky", "UNPCDDE": "blue"}
-
-
-def _against_the_paper(cells: Cells) -> list[Figure]:
-    panels = []
-    for dataset, title in DATASETS.items():
-        models = [m for m in (*TABLE_1, *AUGMENTED) if (dataset, m) in cells]
-        if models:
-            marks = _marks_against_the_paper(dataset, models, cells)
-            x = "the paper's test accuracy, %"
-            panels.append(Panel(marks, title, x, "ours, best epoch", equal=True))
-    caption = (
-        "Test accuracies against those of the paper, a dot for each model, augmented ones "
-        "included; bars are standard deviations over the seeds. Above the dashed line ours, of the "
-        "best epoch, is higher."
-    )
-    return [Figure("against-the-paper", caption, panels, len(panels))] if panels else []
-
-
-def _marks_against_the_paper(
-    dataset: str, models: Sequence[str], cells: Cells
-) -> list[Curve | Points]:
-    ours = {model: best_and_last(cells[dataset, model])[0] for model in models}
-    paper = {model: published(dataset, model) for model in models}
-    family = {model: model.rpartition("+")[2].rstrip("235") for model in models}
-    ends = [x.mean for found in (ours, paper) for x in found.values()]
-    ends = [min(ends), max(ends)]
-    marks: list[Curve | Points] = [Curve(ends, ends, colour="grey", dashed=True, width=1.0)]
-    for model in models:
-        (x, dx), (y, dy) = ((s.mean, s.std) for s in (paper[model], ours[model]))
-        for across, up in (([x - dx, x + dx], [y, y]), ([x, x], [y - dy, y + dy])):
-            marks.append(Curve(across, up, colour=_FAMILIES[family[model]], width=0.8))
-    for name, colour in _FAMILIES.items():
-        of_family = [model for model in models if family[model] == name]
-        if of_family:
-            x, y = ([found[m].mean for m in of_family] for found in (paper, ours))
-            marks.append(Points(x, y, name, colour, size=6))
-    return marks
-
-
-def _curves(cells: Cells) -> list[Figure]:
-    rows = {
-        title: {model: cells[dataset, model] for model in CURVES if (dataset, model) in cells}
-        for dataset, title in DATASETS.items()
-    }
-    rows = {title: models for title, models in rows.items() if models}
-    shown = [model for model in CURVES if any(model in models for models in rows.values())]
-    panels = [
-        Panel(
-            [_curve(x, metric, model, _COLOURS[model]) for model, x in models.items()],
-            name,
-            "epoch",
-        )
-        for models in rows.values()
-        for metric, name in _METRICS.items()
-    ]
-    caption = (
-        f"Training loss, test loss and test accuracy of {_listed(shown)}: the mean over the seeds "
-        "and, shaded, a standard deviation on either side."
-    )
-    return [Figure("curves", caption, panels, 3, list(rows))] if rows else []
-
-
-def _evaluations(cells: Cells) -> list[Figure]:
-    named = {"evaluations": TABLE_1, "evaluations-augmented": AUGMENTED}
-    figures = []
-    for name, models in named.items():
-        panels = _evaluation_panels(cells, models)
-        caption = (
-            "Evaluations of the field that an adaptive solver (Dormand and Prince's, tolerance "
-            "0.001) needs for a fixed batch of 256 test images, after each epoch: the mean over "
-            "the seeds."
-        )
-        if panels:
-            figures.append(Figure(name, caption, panels, min(3, len(panels))))
-    return figures
-
-
-def _evaluation_panels(cells: Cells, models: Sequence[str]) -> list[Panel]:
-    """One for each data set and number of channels, all to one scale."""
-    panels: dict[str, list[Curve]] = {}
-    in_order = sorted(
-        itertools.product(models, DATASETS),
-        key=lambda pair: (pair[0].rpartition("+")[0], [*DATASETS].index(pair[1])),
-    )
-    for model, dataset in in_order:
-        counts = [line.nfe for line in cells.get((dataset, model), []) if line.nfe is not None]
-        if counts:
-            channels, _, family = model.rpartition("+")
-            mean = np.mean(counts, axis=0)
-            curve = Curve(
-                np.arange(1, len(mean) + 1),
-                mean,
-                family,
-                _COLOURS[family],
-                dashed=family.startswith("U"),
-            )
-            title = " + ".join(filter(None, [DATASETS[dataset], channels and _MORE[channels]]))
-            panels.setdefault(title, []).append(curve)
-    curves = [np.asarray(curve.y) for of_panel in panels.values() for curve in of_panel]
-    low, high = min(map(np.min, curves), default=0.0), max(map(np.max, curves), default=0.0)
-    room = max(0.05 * (high - low), 1.0)
-    return [
-        Panel(curves, title, "epoch", "evaluations", ylim=(float(low - room), float(high + room)))
-        for title, curves in panels.items()
-    ]
-
-
-def _other_curves(lines: Sequence[Line]) -> list[Figure]:
-    rows: dict[str, dict[ImageRun, list[Line]]] = {}
-    for run, group in grouped(lines).items():
-        rows.setdefault(DATASETS[run.dataset], {})[run] = group
-    labels = {run: _label(run, groups) for groups in rows.values() for run in groups}
-    colours = dict(zip(dict.fromkeys(labels.values()), itertools.cycle(COLOURS), strict=False))
-    panels = [
-        Panel(
-            [_curve(x, metric, labels[run], colours[labels[run]]) for run, x in groups.items()],
-            name,
-            "epoch",
-        )
-        for groups in rows.values()
-        for metric, name in _METRICS.items()
-    ]
-    caption = "Training loss, test loss and test accuracy of runs of other settings."
-    return [Figure("other-curves", caption, panels, 3, list(rows))] if rows else []
-
-
-def _label(run: ImageRun, groups: dict[ImageRun, list[Line]]) -> str:
-    """The model, and more where the same one was trained in several ways."""
-    if sum(other.model == run.model for other in groups) == 1:
-        return run.model
-    protocol = run.protocol
-    return f"{run.model}, {in_words(protocol)}, {protocol.precision}, {protocol.epochs} epochs"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))

@@ -38,6 +38,8 @@ from .result import ResultError
 DATASETS = {"cifar10": "CIFAR-10", "svhn": "SVHN", "mnist": "MNIST"}
 TABLE_1 = tuple(name for name in paper_models() if "+" not in name)
 AUGMENTED = tuple(name for name in paper_models() if "+" in name)
+# How many of them an augmentation adds.
+CHANNELS = {"A1": "1 channel", "A2": "2 channels", "A4": "4 channels"}
 
 SOLVERS = {
     "euler": diffrax.Euler(),

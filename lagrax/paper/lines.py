@@ -178,6 +178,21 @@ def grouped(lines: Sequence[Line]) -> dict[Run, list[Line]]:
     return groups
 
 
+# Lines of the tables: by data set and model.
+Cells = dict[tuple[str, str], list[Line]]
+
+
+def same_seeds(group: Sequence[Line], cells: Cells) -> list[Line]:
+    """The lines of the same model and seeds in the default setting, if all of them are there."""
+    run, seeds = group[0].run, {line.run.seed for line in group}
+    found = [x for x in cells.get((run.dataset, run.model), []) if x.run.seed in seeds]
+    return found if len(found) == len(seeds) else []
+
+
+def listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
 def in_words(protocol: Protocol) -> str:
     """How it is solved, in few words."""
     if protocol.rtol is not None:

@@ -196,6 +196,8 @@ def _reached(cells: Cells, measure: Callable[[Sequence[Line]], list[float]]) -> 
 
 def _measures_table(cells: Cells) -> list[Table]:
     """How much depends on the epoch that is taken."""
+    if not any(len(lines) >= SEEDS for lines in cells.values()):
+        return []
     rows = []
     for name, measure in _MEASURES.items():
         reached = _reached(cells, measure)
@@ -209,7 +211,7 @@ def _measures_table(cells: Cells) -> list[Table]:
         "NODE and NDDE; the model that it has as the best of Table 1, and of those with as many "
         "channels more."
     )
-    return [Table(columns, rows, "By each accuracy, how much holds", note)] if reached else []
+    return [Table(columns, rows, "By each accuracy, how much holds", note)]
 
 
 def _order_claims(reached: Reached) -> dict[str, list[Claim]]:

@@ -99,11 +99,10 @@ def _panel(metric: str, groups: dict[str, list[Line]], colours: dict[str, str]) 
 def _late_range(curves: Sequence[Curve]) -> tuple[float, float] | None:
     """That of the epochs from the tenth on, if there are so many: the first rise would hide all
     differences."""
-    bounds = [x for c in curves for x in (c.y, c.low, c.high) if x is not None]
-    late = [np.asarray(x)[9:] for x in bounds]
-    if any(len(x) < 2 for x in late):
+    bounds = [np.asarray(x) for c in curves for x in (c.y, c.low, c.high) if x is not None]
+    if any(len(x) < 11 for x in bounds):
         return None
-    low, high = min(map(np.min, late)), max(map(np.max, bounds))
+    low, high = np.concatenate([x[9:] for x in bounds]).min(), np.concatenate(bounds).max()
     return float(low - 0.05 * (high - low)), float(high + 0.05 * (high - low))
 
 

@@ -617,6 +617,19 @@ def test_claims_of_whole_cells():
     assert image_claims(cells_of({("svhn", "NODE"): 99.0}, seeds=4)) == []
 
 
+@pytest.mark.parametrize("errors", [-2.1, -1.9, 1.9, 2.1])
+def test_cells_that_are_clearly_beside_the_paper_s(tmp_path, errors):
+    paper = published("svhn", "NODE")
+    # Each of the five seeds is 0.05 from the next.
+    apart = errors * math.sqrt((0.05**2 * 2.5 + paper.std**2) / 5)
+    accuracies = [paper.mean + apart + 0.05 * (i - 2) for i in range(5)]
+    written(tmp_path, *(a_line("svhn", "NODE", i, x) for i, x in enumerate(accuracies)))
+    table = image_result(tmp_path)[0].tables[0]
+    row = dict(zip(table.columns, table.rows[0], strict=True))
+    found = row["clearly below it"], row["clearly above it"]
+    assert found == (str(int(errors < -2)), str(int(errors > 2)))
+
+
 @pytest.mark.parametrize(
     ("means", "smaller"), [((80, 82, 83), 1), ((80, 83, 82), -1), ((83, 82.5, 84), -0.5)]
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from lagrax.paper import EXPERIMENTS, read_experiment, read_result
 from lagrax.paper.accuracy import image_result
@@ -184,6 +185,12 @@ def test_how_much_holds_by_each_accuracy():
     assert (
         f"best epoch, {others} by the epoch that a model's other seeds choose, and {last}" in page
     )
+    clearly = [found["best epoch"][f"clearly {side} it"] for side in ("below", "above")]
+    assert f"{clearly[0]} cells are below the paper's mean by more than two standard" in page
+    # Student's distribution: five seeds of ours and five of the paper's.
+    by_chance = 60 * 2 * stats.t.sf(2, df=8)
+    chance = f"where chance alone would make some {by_chance:.0f} in all"
+    assert f"errors of the difference, and {clearly[1]} above it, {chance}" in page
     assert found["best epoch"]["above baselines"] == "3 of 3"
     assert found["others' epoch"]["above baselines"] == "2 of 3"
     assert found["last, fine steps"]["order"] == "0 of 3"

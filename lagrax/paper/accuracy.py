@@ -202,16 +202,34 @@ def _measures_table(cells: Cells) -> list[Table]:
     for name, measure in _MEASURES.items():
         reached = _reached(cells, measure)
         kinds = [_cell_claims(reached), *_order_claims(reached).values()]
-        rows.append([name, *(f"{sum(c.holds for c in kind)} of {len(kind)}" for kind in kinds)])
-    columns = ["accuracy", "cells that reach the paper's", *_order_claims({})]
+        cells_hold, *orders_hold = [f"{sum(c.holds for c in k)} of {len(k)}" for k in kinds]
+        rows.append([name, cells_hold, *_beside_the_paper(reached), *orders_hold])
+    columns = ["accuracy", "cells that reach the paper's", "clearly below it", "clearly above it"]
+    columns += _order_claims({})
     note = (
         "A cell, a model on a data set, reaches the paper's where its mean is not below the "
-        "paper's less its standard deviation. The other columns are what the paper says of the "
+        "paper's less its standard deviation, and is clearly below or above it where the two means "
+        "are more than two standard errors of their difference apart, of which chance alone makes "
+        "some. The other columns are what the paper says of the "
         "order of its models: UNPCDDE5 above NPCDDE5 above NODE; all NPCDDEs and UNPCDDEs above "
         "NODE and NDDE; the model that it has as the best of Table 1, and of those with as many "
         "channels more."
     )
     return [Table(columns, rows, "By each accuracy, how much holds", note)]
+
+
+def _beside_the_paper(reached: Reached) -> tuple[str, str]:
+    """How many cells are below the paper's by more than two standard errors, and how many above."""
+    leads = []
+    for cell, ours in reached.items():
+        paper = published(*cell)
+        leads.append((ours.mean - paper.mean) / _standard_error(ours, paper))
+    return str(sum(x < -2 for x in leads)), str(sum(x > 2 for x in leads))
+
+
+def _standard_error(a: Spread, b: Spread) -> float:
+    """That of the difference of two means over all seeds."""
+    return math.sqrt((a.std**2 + b.std**2) / SEEDS)
 
 
 def _order_claims(reached: Reached) -> dict[str, list[Claim]]:
@@ -263,7 +281,7 @@ def _lead(means: dict[str, Spread], model: str, others: Sequence[str]) -> _Lead:
     """Over the best of the others."""
     other = max(others, key=lambda other: means[other].mean)
     a, b = means[model], means[other]
-    return _Lead(a.mean - b.mean, math.sqrt((a.std**2 + b.std**2) / SEEDS), model, other)
+    return _Lead(a.mean - b.mean, _standard_error(a, b), model, other)
 
 
 def _ahead(claim: str, lead: _Lead) -> Claim:

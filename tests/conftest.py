@@ -3,6 +3,7 @@
 import importlib.metadata
 import importlib.util
 import os
+import signal
 from pathlib import Path
 
 import hypothesis
@@ -22,6 +23,9 @@ if importlib.metadata.version("jaxlib").startswith("0.10."):
     FLAGS.append("--xla_cpu_use_fusion_emitters=false")
 # It is read when the first array is made.
 os.environ.setdefault("XLA_FLAGS", " ".join(FLAGS))
+
+# A shell ignores Ctrl-C in what it runs in the background, and so would the programs under test.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Before the first import of lagrax: annotations of all its functions are checked when called.
 jaxtyping.install_import_hook("lagrax", "beartype.beartype")

@@ -45,8 +45,8 @@ ABOUT_TABLES = (
     "does not say which epoch its accuracies are of. The best one is compared with them; it is "
     "found by the test images themselves, which flatters. The others' epoch is the one that is "
     "best in the mean of the model's other seeds, of equal ones the first. All bars are ours. The "
-    "paper has the numbers of NODE and NDDE, augmented or not, from the work on NDDEs before it (Zhu, Guo and Lin, ICLR "
-    "2021), and says that its own NDDE has another past."
+    "paper has the numbers of NODE and NDDE, augmented or not, from the work on NDDEs before it "
+    "(Zhu, Guo and Lin, ICLR 2021), and says that its own NDDE has another past."
 )
 
 # By rising accuracy, as the paper has it.

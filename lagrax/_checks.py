@@ -249,6 +249,31 @@ def check_steps(steps: Any, max_steps: Any, controller: Any, dt0: Any) -> None:
         )
 
 
+def without_times(controller: Any) -> tuple[Any, Any, Any]:
+    """A controller without the times of `diffrax.ClipStepSizeController`, its `step_ts` and its
+    `jump_ts`: jumps become breakpoints, and steps are clipped together with the intervals."""
+    if not isinstance(controller, diffrax.ClipStepSizeController):
+        return controller, None, None
+    if controller.store_rejected_steps is not None:
+        raise ValueError(
+            f"ClipStepSizeController has store_rejected_steps={controller.store_rejected_steps}, "
+            "which is for noise: an equation without noise does not need it. Leave it out."
+        )
+    inner, step_ts, jump_ts = without_times(controller.controller)
+    return (
+        inner,
+        _joined(step_ts, controller.step_ts),
+        _joined(jump_ts, controller.jump_ts),
+    )
+
+
+def _joined(first: Any, second: Any) -> Any:
+    if first is None or second is None:
+        return second if first is None else first
+    xp = jnp if is_traced(first, second) else np
+    return xp.sort(xp.concatenate([first, second]))
+
+
 def checked_controller(
     solver: diffrax.AbstractSolver, controller: Any, dt0: Any
 ) -> diffrax.AbstractStepSizeController:
@@ -333,7 +358,9 @@ def checked_gradient(
     backward = solver if gradient.solver is None else gradient.solver
     check_solver(backward)
     if gradient.stepsize_controller is not None:
-        controller = checked_controller(backward, gradient.stepsize_controller, None)
+        # Times to step to are those of the solve, and the backward pass has another clock.
+        inner, _, _ = without_times(gradient.stepsize_controller)
+        controller = checked_controller(backward, inner, None)
     elif isinstance(controller, ConstantSteps):
         raise ValueError(
             "Adjoint() cannot go back in steps of dt0. Give it a control of its own, "

@@ -245,17 +245,21 @@ def make_grid(
     intervals: int | None,
     levels: int,
     dtype: Any,
+    jump_ts: Any = None,
 ) -> Grid:
-    """Breakpoints are t0, the instants of all holds, the points to which a kink there travels by
-    lags, and as many more as keep an interval within the shortest lag. A kink travels `levels`
-    times: each passage through the equation makes the solution smoother by one order."""
-    traced = is_traced(t0, t1, *jax.tree.leaves(list(delays)))
+    """Breakpoints are t0, the instants of all holds, `jump_ts` (times at which the field jumps),
+    the points to which a kink there travels by lags, and as many more as keep an interval within
+    the shortest lag. A kink travels `levels` times: each passage through the equation makes the
+    solution smoother by one order."""
+    traced = is_traced(t0, t1, jump_ts, *jax.tree.leaves(list(delays)))
     xp = jnp if traced else np
     if not traced:
         t0, t1 = float(t0), float(t1)
         delays = jax.tree.map(lambda x: x if np.ndim(x) else float(x), list(delays))
+    if traced and intervals is None:
+        intervals = _enough_intervals(delays, t0, t1)
     slack = 8 * float(jnp.finfo(dtype).eps)
-    inner, clocks = _candidates(delays, t0, t1, intervals, levels, slack, xp)
+    inner, clocks = _candidates(delays, jump_ts, t0, t1, intervals, levels, slack, xp)
     points = xp.concatenate([xp.atleast_1d(c) for c in [*inner, t1]])
     points, order = clipped(points, t0, t1, xp), None
     if traced:
@@ -266,9 +270,9 @@ def make_grid(
     num = points.shape[0]
     lag_taus = [d.tau for d in delays if isinstance(d, Lag)]
     if traced:
-        held = _samples_in_order(delays, clocks, inner, order, t0, slack)
+        held = _samples_in_order(delays, clocks, inner, order, t0, slack, jump_ts)
     else:
-        held = _samples_by_time(delays, starts, t0, slack)
+        held = _samples_by_time(delays, starts, t0, slack, jump_ts)
     ages, past_times, from_past = held
     ring = 1 + max([int(np.max(a)) if not is_traced(a) else num for a in ages], default=0)
     return Grid(
@@ -281,11 +285,23 @@ def make_grid(
         covered=_covered(delays, t0, t1, intervals, slack) if traced else True,
         num=num,
         ring=ring,
-        window=_window(lag_taus, len(delays), starts, t1, slack, xp),
+        window=_window(lag_taus, _one_lag_alone(delays, jump_ts), starts, t1, slack, xp),
     )
 
 
-def _candidates(delays, t0, t1, intervals, levels, slack, xp) -> tuple[list[Any], list[int]]:
+def _enough_intervals(delays, t0, t1) -> int | None:
+    """Intervals of the shortest period in a span, where both are known. Only instants are traced
+    then, whose number is known."""
+    periods = [d.tau for d in delays if d.tau is not None]
+    if not periods or is_traced(t0, t1, *periods):
+        return None
+    shortest = min(float(tau) for tau in periods)
+    return math.ceil((float(t1) - float(t0)) / shortest) + 2
+
+
+def _candidates(
+    delays, jump_ts, t0, t1, intervals, levels, slack, xp
+) -> tuple[list[Any], list[int]]:
     """Where a breakpoint may lie; those outside (t0, t1) are clipped away later. And for each hold,
     which of the arrays has its instants; that is asked for where something is traced."""
     found: list[Any] = []
@@ -303,17 +319,20 @@ def _candidates(delays, t0, t1, intervals, levels, slack, xp) -> tuple[list[Any]
         else:
             first = _floor(t0 / hold.tau, slack, xp) + 1
             found.append((first + xp.arange(_count(hold.tau, t0, t1, intervals, xp))) * hold.tau)
+    if jump_ts is not None:
+        found.append(xp.asarray(jump_ts))
     if not lags:
         return found, clocks
     # An interval must not be longer than the shortest lag: what that looks at is then known.
     shortest = lags[0] if len(lags) == 1 else xp.min(xp.stack([xp.asarray(x) for x in lags]))
-    if xp is np and len(delays) > 1:
+    only_lag = _one_lag_alone(delays, jump_ts)
+    if xp is np and not only_lag:
         kinks = np.concatenate([[t0], *found])
         kinks = _travelled(kinks[kinks < t1], lags, t1, levels)
         kinks = np.append(t0, _merged(np.sort(kinks), t0, t1, slack))
         return [_filled(kinks, shortest, slack * _largest(t0, t1, np))], clocks
     multiples = t0 + xp.arange(1, _count(shortest, t0, t1, intervals, xp) + 1) * shortest
-    if len(delays) == 1:
+    if only_lag:
         return [multiples], clocks
     levels = min(levels, intervals)
     return [*found, *_passed_on(found, lags, t0, levels), multiples[levels:]], clocks
@@ -352,7 +371,8 @@ def _covered(delays: Sequence[Any], t0, t1, intervals, slack):
     covered = jnp.asarray(t1 >= t0)
     for delay in delays:
         if isinstance(delay, Hold) and delay.times is not None:
-            covered &= jnp.all(jnp.diff(delay.times) > 0)
+            times = jnp.asarray(delay.times)
+            covered &= jnp.all(jnp.isfinite(times)) & jnp.all(jnp.diff(times) > 0)
             continue
         tau = jnp.asarray(delay.tau)
         first = t0 if isinstance(delay, Lag) else _floor(t0 / tau, slack, jnp) * tau
@@ -415,13 +435,19 @@ def _floor(quotient, slack, xp):
     return xp.floor(quotient + slack * xp.maximum(1.0, xp.abs(quotient)))
 
 
-def _alone(delays) -> bool:
+def _one_clock_alone(delays, jump_ts) -> bool:
     """Whether all delays are holds that share one clock, so that every breakpoint is an instant."""
     first = delays[0]
-    return all(isinstance(d, Hold) and d.times is None and _same(d.tau, first.tau) for d in delays)
+    same = (isinstance(d, Hold) and d.times is None and _same(d.tau, first.tau) for d in delays)
+    return jump_ts is None and all(same)
 
 
-def _samples_by_time(delays, starts, t0, slack):
+def _one_lag_alone(delays, jump_ts) -> bool:
+    """Whether one lag makes all breakpoints, so that every interval is as long as it."""
+    return jump_ts is None and len(delays) == 1 and isinstance(delays[0], Lag)
+
+
+def _samples_by_time(delays, starts, t0, slack, jump_ts):
     """For each hold, where its sample was taken (see `Grid`), by the times of the breakpoints."""
     ages, times, from_past = [], [], []
     index = np.arange(starts.shape[0])
@@ -433,7 +459,7 @@ def _samples_by_time(delays, starts, t0, slack):
         # The ring of knots starts filled with the state at t0, so looking further back than t0
         # finds that state too.
         age = np.maximum(index - _nearest(starts, instants), 0)
-        ages.append(hold.lag if _alone(delays) else age)
+        ages.append(hold.lag if _one_clock_alone(delays, jump_ts) else age)
     return ages, times, from_past
 
 
@@ -456,7 +482,7 @@ def _instants(hold, starts, t0, slack):
     return np.where(index >= 0, times[np.maximum(index, 0)], t0)
 
 
-def _samples_in_order(delays, clocks, inner, order, t0, slack):
+def _samples_in_order(delays, clocks, inner, order, t0, slack, jump_ts):
     """The same where something is traced: by the order of the breakpoints, each hold changing at
     its own. Where instants of two clocks coincide the times do not tell them apart, but only one of
     them moves with a traced period."""
@@ -473,7 +499,7 @@ def _samples_in_order(delays, clocks, inner, order, t0, slack):
         instants = _numbered(hold, sample, t0, slack)
         times.append(jnp.minimum(instants, t0))
         from_past.append(instants < t0 - slack * jnp.maximum(jnp.abs(t0), jnp.abs(instants)))
-        ages.append(hold.lag if _alone(delays) else index - place)
+        ages.append(hold.lag if _one_clock_alone(delays, jump_ts) else index - place)
     return ages, times, from_past
 
 
@@ -485,13 +511,13 @@ def _numbered(hold, number, t0, slack):
     return jnp.where(number >= 0, times[jnp.clip(number, 0, times.shape[0] - 1)], t0)
 
 
-def _window(lag_taus, num_delays, starts, t1, slack, xp) -> int:
+def _window(lag_taus, only_lag, starts, t1, slack, xp) -> int:
     """How many intervals back the longest lag reaches; none where only the initial function is
     looked at."""
     if not lag_taus or (xp is np and min(lag_taus) >= (t1 - starts[0]) * (1 - slack)):
         return 0
-    if num_delays == 1:
-        return 1  # the intervals are as long as the only lag
+    if only_lag:
+        return 1  # the intervals are as long as it
     if xp is jnp:
         return starts.shape[0]
     earliest = starts - max(lag_taus)

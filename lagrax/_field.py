@@ -14,11 +14,12 @@ from ._delays import Delay, describe
 
 class Field(eqx.Module):
     """The user's field. `prepare` runs once an interval on the held states, `evaluate` gets its
-    result. Arrays they close over are leaves, so that gradients reach them."""
+    result. Arrays they close over are leaves, so that gradients reach them. `may_jump` says that
+    there are breakpoints and that the field depends on time, so that it may change there."""
 
     prepare: Callable
     evaluate: Callable
-    uses_time: bool = eqx.field(static=True, default=True)
+    may_jump: bool = eqx.field(static=True, default=False)
 
 
 def takes_history(field: Callable) -> bool:

@@ -68,6 +68,7 @@ class Method(NamedTuple):
     record: bool  # whether the steps are kept as dense output
     room: int  # how many adaptive steps an interval may take
     smooth: bool
+    step_ts: Any  # times at which an adaptive step is to end; None without any
 
 
 def cross(
@@ -108,6 +109,7 @@ def _forward(interval, method: Method, pace):
         record=method.record,
         room=method.room,
         smooth=method.smooth,
+        step_ts=method.step_ts,
     )
     return leg, pace, taken, pace.result
 

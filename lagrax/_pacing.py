@@ -93,16 +93,17 @@ def pace_through(
     record: bool,
     room: int,
     smooth: bool,
+    step_ts: Real[Array, " stops"] | None = None,
 ) -> tuple[Leg, Pace, Taken]:
     """Adaptive steps, at most `room` of them here and `max_steps` in all. `smooth` says that the
     field is continuous where the interval begins, so that the last slope is still valid; `record`
-    that dense output is wanted."""
+    that dense output is wanted; `step_ts` are times at which a step is to end."""
     f = interval.vector_field(stepper.looks_ahead)
     begun = pace.accepted
     slope = pace.slope if smooth else stepper.begin(f, interval.start, pace.dt, interval.y)
     y, t, dt = interval.y, interval.start, pace.dt
     end = interval.end
-    clip = _make_clip(end, controller)
+    clip = _make_clip(end, controller, step_ts)
     travel = _Travel(
         t=t,
         t_next=clip(t, t + dt, True),
@@ -155,24 +156,32 @@ def _buffers(travel):
     return (travel.saves, travel.fractions, travel.infos)
 
 
-def _make_clip(end: Array, controller: diffrax.AbstractStepSizeController):
+def _make_clip(end: Array, controller: diffrax.AbstractStepSizeController, step_ts):
     """The end of the next step, from t to t_next if that can be.
 
-    Not beyond `end`, nor so short of it that a sliver remains; after a rejection a step that would
+    Not beyond `end`, nor beyond the next of the sorted `step_ts`: call it the stop. Nor so short of
+    the stop that a sliver remains; after a rejection a step that would
     still overshoot is halved. Under PID control the rest of the interval is shared out in equal
     steps of at most the length asked for: as many, but smaller and less often rejected. Where that
     length is asked for again, their number is whole but for rounding, which must not decide.
     """
     share = isinstance(controller, diffrax.PIDController)
     rounding = float(jnp.finfo(end.dtype).eps) ** 0.5
+    if step_ts is not None:
+        step_ts = jnp.append(step_ts, jnp.inf).astype(end.dtype)
 
     def clip(t, t_next, kept):
         rest = end - t
+        margin = 100 * jnp.finfo(t.dtype).eps * jnp.maximum(jnp.abs(end), jnp.abs(rest))
+        stop = end
+        if step_ts is not None:
+            stop = step_ts[jnp.searchsorted(step_ts, t + margin, side="right")]
+            stop = jnp.where(stop > end - margin, end, stop)
+            rest = stop - t
         if share:
             pieces = jnp.maximum(1, jnp.ceil(rest / (t_next - t) - rounding))
             t_next = jnp.where(kept & (t_next > t), t + rest / pieces, t_next)
-        margin = 100 * jnp.finfo(t.dtype).eps * jnp.maximum(jnp.abs(end), jnp.abs(rest))
-        return jnp.where(t_next > end - margin, jnp.where(kept, end, t + 0.5 * rest), t_next)
+        return jnp.where(t_next > stop - margin, jnp.where(kept, stop, t + 0.5 * rest), t_next)
 
     return clip
 
@@ -258,6 +267,11 @@ def _make_advance(interval, f, stepper, controller, clip, begun) -> Callable:
         keep, t, t_next, made_jump, state, controlled = controller.adapt_step_size(
             now.t, now.t_next, now.y, _select(lost, now.y, y), None, error, order, pace.controller
         )
+        if made_jump is not False:
+            raise ValueError(
+                f"The step-size controller {type(controller).__name__} reports jumps by itself; "
+                "expected them as times: diffrax.ClipStepSizeController(..., jump_ts=...)."
+            )
         keep: Any = jnp.asarray(keep)
         t = jnp.minimum(t, end)
         dt = t_next - t
@@ -267,12 +281,12 @@ def _make_advance(interval, f, stepper, controller, clip, begun) -> Callable:
         trouble = RESULTS.where(_finite(y), RESULTS.step_underflow, RESULTS.state_not_finite)
         result = RESULTS.where(keep, failed, RESULTS.successful)
         result = RESULTS.where(stuck, trouble, result)
-        controlled = RESULTS.promote(controlled)
+        # An accepted step that was cut short says little about the length that is possible: the
+        # controller goes on as before it (also from whether it was at its shortest step).
+        cut = keep & (h < 0.99 * pace.dt) & (dt <= pace.dt)
+        dt, state = _select(cut, (pace.dt, pace.controller), (dt, state))
+        controlled = RESULTS.where(cut, RESULTS.successful, RESULTS.promote(controlled))
         result = RESULTS.where(result == RESULTS.successful, controlled, result)
-        if made_jump is not False:
-            slope = lax.cond(made_jump, lambda: stepper.begin(f, t, dt, y), lambda: slope)
-        # A step cut short by the interval's end says little about the length that is possible.
-        cut = h < 0.99 * pace.dt
         done = pace.accepted - begun
         begin_at = (now.t - interval.start) / length
         end_at = jnp.where(t < end, (t - interval.start) / length, 1)
@@ -285,7 +299,7 @@ def _make_advance(interval, f, stepper, controller, clip, begun) -> Callable:
             y=_select(keep, y, now.y),
             slope=_select(keep, slope, now.slope),
             pace=Pace(
-                dt=jnp.where(keep & cut, jnp.maximum(dt, pace.dt), dt),
+                dt=dt,
                 controller=state,
                 slope=pace.slope,
                 accepted=pace.accepted + keep,

@@ -112,9 +112,10 @@ def _every(steps, n: int, last) -> tuple[Array, PyTree]:
 
 def steps_of(records: Records, size: int) -> tuple[Array, PyTree, Array]:
     """The ends of all steps and the states there, one after the other, filled up with infinity to
-    `size`; and how many there are."""
+    `size`; and how many there are. Steps of no length, where traced breakpoints coincide or lie
+    outside the span, do not count."""
     ts, ys = records.ts[:, 1:], records.infos["y1"]
-    used = jnp.isfinite(ts)
+    used = jnp.isfinite(ts) & (ts > records.ts[:, :-1])
     count = jnp.sum(used)
     target = jnp.where(used, jnp.cumsum(used).reshape(used.shape) - 1, size).reshape(-1)
 

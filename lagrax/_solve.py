@@ -31,6 +31,7 @@ from ._checks import (
     checked_state,
     dynamic_scalars,
     with_tolerances,
+    without_times,
 )
 from ._delays import Delay, Grid, Hold, Lag, RealScalar, is_traced, make_grid
 from ._field import (
@@ -86,7 +87,8 @@ def solve(
       is an ordinary differential equation.
     - `solver`: any ODE solver of diffrax.
     - `stepsize_controller`: of diffrax; by default adaptive, `PIDController(rtol=1e-5,
-      atol=1e-7)`. The length of the steps is carried across breakpoints.
+      atol=1e-7)`. The length of the steps is carried across breakpoints. The `jump_ts` of a
+      `ClipStepSizeController` become breakpoints; they may be traced and differentiated.
     - `steps`: this many equal steps in each interval instead of adaptive ones: the fast path.
     - `dt0`: the first adaptive step; found by itself if left out.
     - `intervals`: needed where a delay, t0 or t1 is traced (trained, vmapped): at least as many as
@@ -115,6 +117,7 @@ def solve(
     check_progress_meter(progress_meter)
     check_steps(steps, max_steps, stepsize_controller, dt0)
     adaptive = steps is None
+    stepsize_controller, step_ts, jump_ts = without_times(stepsize_controller)
     controller = checked_controller(solver, stepsize_controller, dt0) if adaptive else None
     y0, past, dtype = checked_state(y0, t0)
     solver = with_tolerances(solver, controller, dtype)
@@ -125,9 +128,12 @@ def solve(
         intervals = len(fields)  # one for each, which is checked below
     else:
         check_intervals(intervals, delays, t0, t1)
-    grid = make_grid(delays, t0, t1, intervals=intervals, levels=_order(solver), dtype=dtype)
+    grid = make_grid(
+        delays, t0, t1, intervals=intervals, levels=_order(solver), dtype=dtype, jump_ts=jump_ts
+    )
     check_number_of_fields(fields, grid.num, delays, t0, t1)
-    check_enough_intervals(intervals, grid.num, delays)
+    if jump_ts is None:
+        check_enough_intervals(intervals, grid.num, delays)
     places = make_places(saveat, grid, dtype)
     args, dt0, traceable = dynamic_scalars((args, dt0, list(delays)))
     problem = _Problem(
@@ -138,6 +144,7 @@ def solve(
         traceable,
         solver,
         controller,
+        step_ts,
         steps,
         dt0,
         max_steps,
@@ -161,6 +168,7 @@ class _Problem(NamedTuple):
     delays: list[Delay]
     solver: diffrax.AbstractSolver
     controller: diffrax.AbstractStepSizeController | None
+    step_ts: Any
     steps: int | None
     dt0: RealScalar | None
     max_steps: int
@@ -212,8 +220,10 @@ def _solve(problem: _Problem, grid: Grid, places: Places) -> Solution:
     given = problem.fields if isinstance(problem.fields, list) else [problem.fields]
     fields = [make_field(f, grid.starts[0], y0, problem.args, problem.delays) for f in given]
     jaxprs = [jaxpr_of(f, grid.starts[0], y0, problem.args, problem.delays) for f in fields]
+    breakpoints = bool(problem.delays) or grid.num > 1
     fields = [
-        dataclasses.replace(f, uses_time=uses_time(j)) for f, j in zip(fields, jaxprs, strict=True)
+        dataclasses.replace(f, may_jump=breakpoints and uses_time(j))
+        for f, j in zip(fields, jaxprs, strict=True)
     ]
     method = _method(problem, fields, jaxprs, grid, places)
     rows = _rows(grid, places)
@@ -252,7 +262,7 @@ def _merging_fields(problem: _Problem, field: Field, grid: Grid) -> list[Field]:
         if places not in of_places:
             t, y0, args, delays = grid.starts[0], problem.y0, problem.args, problem.delays
             merging = make_field(given, t, y0, args, delays, places)
-            of_places[places] = dataclasses.replace(merging, uses_time=field.uses_time)
+            of_places[places] = dataclasses.replace(merging, may_jump=field.may_jump)
         fields.append(of_places[places])
     return fields
 
@@ -284,7 +294,8 @@ def _method(
         unroll=_unrolls(problem.steps, stepper) and all(has_products(j) for j in jaxprs),
         record=record,
         room=_room(problem, grid, record),
-        smooth=_smooth(problem, has_lags) and len(fields) == 1 and not fields[0].uses_time,
+        smooth=stepper.state_is_slope and _smooth(problem, has_lags) and not _may_jump(fields),
+        step_ts=problem.step_ts,
     )
 
 
@@ -293,6 +304,10 @@ def _smooth(problem: _Problem, has_lags: bool) -> bool:
     lag passes t0 and the given past may jump to y0."""
     jumps = has_lags and problem.past is not None
     return not jumps and not any(isinstance(d, Hold) for d in problem.delays)
+
+
+def _may_jump(fields: list[Field]) -> bool:
+    return len(fields) > 1 or fields[0].may_jump
 
 
 def _room(problem: _Problem, grid: Grid, record: bool) -> int:
@@ -491,10 +506,12 @@ def _result(grid: Grid, ts: Array, good: Array, carry: _Carry) -> tuple[RESULTS,
 
 def _stats(problem: _Problem, method: Method, grid: Grid, places: Places, carry: _Carry) -> dict:
     n = grid.num
+    # Traced breakpoints may coincide: intervals of no length are evaluated, and are no steps.
+    some = n if grid.covered is True else jnp.sum(grid.lengths > 0)
     if method.constant:
-        accepted, rejected, evaluations = n, 0, n
+        accepted, rejected, evaluations = some, 0, n
     elif method.steps is not None:
-        accepted, rejected = n * method.steps, 0
+        accepted, rejected = some * method.steps, 0
         cost = method.stepper.evaluations(method.record or places.save_at.shape[1] > 0)
         evaluations = None if cost is None else n * (cost[0] + method.steps * cost[1])
     else:

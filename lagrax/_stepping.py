@@ -42,6 +42,11 @@ class ExplicitRungeKutta(eqx.Module):
     def looks_ahead(self) -> bool:
         return bool(np.max(self.nodes) > 1)
 
+    @property
+    def state_is_slope(self) -> bool:
+        """Whether what a step hands to the next one depends on nothing but t and y there."""
+        return True
+
     def evaluations(self, dense: bool) -> tuple[int, int]:
         """How often the field is evaluated: to begin an interval, and in each step."""
         stages = self.tableau.num_stages
@@ -92,6 +97,12 @@ class AnySolver(eqx.Module):
         inner = getattr(self.solver, "solver", self.solver)  # of diffrax.HalfSolver
         nodes = getattr(getattr(inner, "tableau", None), "c", [])
         return any(float(node) > 1 for node in nodes)
+
+    @property
+    def state_is_slope(self) -> bool:
+        return isinstance(self.solver, diffrax.AbstractRungeKutta) and not isinstance(
+            self.solver, diffrax.HalfSolver
+        )
 
     def evaluations(self, dense: bool) -> tuple[int, int] | None:
         del dense

@@ -182,6 +182,64 @@ def test_a_traced_lag_whose_kinks_meet_instants_of_a_hold(clock, x64):
     np.testing.assert_allclose(jax.grad(final)(1.0), measured, rtol=1e-4)
 
 
+HELD_OR_NOT = {"plain": ([], diffrax.Tsit5()), "hold": ([Hold(1.0)], diffrax.Dopri8())}
+HELD_OR_NOT["implicit"] = ([Hold(1.0)], diffrax.Kvaerno3())
+MOSTLY_PLAIN = ["plain", *(pytest.param(x, marks=pytest.mark.slow) for x in ("hold", "implicit"))]
+
+
+@pytest.mark.parametrize("case", MOSTLY_PLAIN)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_jump_of_the_field(way, case, x64):
+    """x' = p0 - x before the jump at s, p1 - x after it: value, gradients to p and to s itself."""
+    delays, solver = HELD_OR_NOT[case]
+
+    def run(p, s):
+        return lagrax.solve(
+            lambda t, x, p, *, history: jnp.where(t < s, p[0], p[1]) - x,
+            0.0, 3.0, 0.5, p, delays=delays, solver=solver, gradient=WAYS[way],
+            stepsize_controller=diffrax.ClipStepSizeController(
+                diffrax.PIDController(rtol=1e-8, atol=1e-10), jump_ts=jnp.asarray(s)[None]
+            ),
+        ).ys[-1]  # fmt: skip
+
+    def exact(p, s):
+        at_jump = p[0] + (0.5 - p[0]) * jnp.exp(-s)
+        return p[1] + (at_jump - p[1]) * jnp.exp(s - 3.0)
+
+    at = jnp.array([1.0, 50.0]), 1.5
+    value, gradient = jax.value_and_grad(run, argnums=(0, 1))(*at)
+    np.testing.assert_allclose(value, exact(*at), rtol=1e-7)
+    np.testing.assert_allclose(
+        ravel(gradient), ravel(jax.grad(exact, argnums=(0, 1))(*at)), rtol=1e-5
+    )
+
+
+def test_reversible_heun_takes_the_same_steps_for_every_gradient(x64):
+    """Its state from step to step is more than a slope, and is begun anew in each interval."""
+
+    def run(gradient):
+        return lagrax.solve(
+            lambda t, x, args, *, history: -history[0] - x, 0.0, 3.0, 1.0, delays=[Lag(1.0)],
+            solver=diffrax.ReversibleHeun(), gradient=gradient,
+            stepsize_controller=diffrax.PIDController(rtol=1e-3, atol=1e-5),
+        ).ys[-1]  # fmt: skip
+
+    np.testing.assert_allclose(run(Direct()), run(Checkpointed()), rtol=1e-12)
+
+
+@pytest.mark.parametrize("path", MOSTLY_FIXED)
+@pytest.mark.parametrize("t1", [1.0, 3.0])
+def test_a_past_of_infinite_slope_at_the_start(t1, path, x64):
+    def run(tau):
+        return lagrax.solve(
+            lambda t, x, args, *, history: -history[0], 0.0, t1, lambda t: jnp.sqrt(-t),
+            delays=[Lag(tau)], intervals=5, **PATHS[path],
+        ).ys[-1]  # fmt: skip
+
+    expected = (run(0.9 + 1e-5) - run(0.9 - 1e-5)) / 2e-5
+    np.testing.assert_allclose(jax.grad(run)(0.9), expected, rtol=1e-4)
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("swapped", "side"), [(False, 1), (True, -1)])
 def test_clocks_whose_instants_coincide(way, swapped, side, x64):

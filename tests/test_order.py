@@ -170,6 +170,25 @@ def test_implicit_methods_keep_their_order_with_lags(solver, order, start, x64):
     assert np.log2(errors[0] / errors[1]) > order - 0.2
 
 
+@pytest.mark.parametrize(("solver", "order"), IMPLICIT)
+@pytest.mark.parametrize("switched", [True, False], ids=["switched", "smooth"])
+def test_implicit_methods_keep_their_order_with_fields_of_time(solver, order, switched, x64):
+    """Also where the field switches at the knots, beyond which they look."""
+    inputs = np.array([1.0, 100.0, -20.0, 7.0])
+
+    def end(solver, steps):
+        def field(t, x, args, *, history):
+            drive = jnp.asarray(inputs)[jnp.floor(t).astype(int)] if switched else 30 * jnp.sin(t)
+            return drive * jnp.cos(t) - x + 0 * history[0]
+
+        return lagrax.solve(field, 0.0, 4.0, 1.0, delays=[Hold(1.0)], solver=solver, steps=steps).ys
+
+    exact = end(diffrax.Dopri8(), 16)
+    errors = [float(np.max(np.abs(end(solver, steps) - exact))) for steps in (8, 16)]
+    assert np.log2(errors[0] / errors[1]) > order - 0.3, errors
+    assert errors[0] < 1e-3
+
+
 def test_the_order_that_is_lost_when_steps_cross_knots(x64):
     """The naive use: one diffrax solve whose steps do not stop at the knots, the held state taken
     as if it were known (here from the exact solution, so that only the crossing is to blame)."""

@@ -87,6 +87,22 @@ def test_every_step(path, x64):
     np.testing.assert_allclose(ys[: count + 1], exact(ts[: count + 1]), rtol=2e-5)
 
 
+@pytest.mark.parametrize("path", PATHS)
+def test_every_step_of_a_traced_span(path, x64):
+    """Intervals of no length, beyond a traced t1, have no steps."""
+
+    def run(t1):
+        options = {"delays": [Hold(0.5)], "intervals": 9, "saveat": diffrax.SaveAt(steps=True)}
+        toward = lambda t, x, args, *, history: x - 2 * history[0]
+        return lagrax.solve(toward, 0.0, t1, 1.0, **options, **PATHS[path])
+
+    sol = jax.jit(run)(1.6)
+    saved = np.isfinite(sol.ts).sum()
+    assert saved == sol.stats["num_accepted_steps"]
+    np.testing.assert_allclose(sol.ts[:saved], run(1.6).ts[:saved])
+    np.testing.assert_allclose(sol.ts[saved - 1], 1.6)
+
+
 def test_every_nth_step(x64):
     every = solve(SaveAt(steps=True))
     third = solve(SaveAt(steps=3))

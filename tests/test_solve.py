@@ -218,6 +218,27 @@ def test_a_field_that_switches_at_the_knots(tau, gradient, x64):
     np.testing.assert_allclose(slope, exact[1], atol=1e-8)
 
 
+def test_a_switch_at_time_zero_reached_from_the_left(x64):
+    """A time just before 0 must not vanish beside the other numbers of the field."""
+
+    def knots(inputs):
+        def field(t, x, inputs, *, history):
+            return inputs[(jnp.floor(t / 2) + 2).astype(int)] + 0 * x
+
+        return lagrax.solve(field, -4.0, 4.0, 0.0, inputs, delays=[Hold(2.0)], steps=4).knots.ys
+
+    inputs = jnp.array([1.0, 10.0, 100.0, 1000.0])
+    np.testing.assert_allclose(knots(inputs), 2 * np.array([0, 1, 11, 111, 1111.0]), rtol=1e-12)
+    np.testing.assert_allclose(jax.jacobian(knots)(inputs), 2 * np.tri(5, 4, -1), atol=1e-12)
+
+
+def test_a_past_that_jumps_at_time_zero(x64):
+    past = lambda t: jnp.where(t / 2 < 0, 1.0, 0.0)
+    follow = lambda t, x, args, *, history: history[0]
+    sol = lagrax.solve(follow, 0.0, 1.0, past, delays=[Lag(1.0)], steps=2)
+    np.testing.assert_allclose(sol.ys, [1.0], rtol=1e-12)
+
+
 @pytest.mark.parametrize("delay", [Hold(1.0), Lag(1.0)])
 def test_adaptive_steps_do_not_see_a_switch_at_the_knots(delay, x64):
     def field(t, x, args, *, history):
@@ -483,17 +504,89 @@ def test_another_parameter_needs_no_new_compilation():
     assert len(traces) == once
 
 
-def test_clip_controller_restarts_the_slope_at_jumps(x64):
-    """A forcing that jumps at t = 0.35: the controller steps onto it and the slope is renewed."""
+# --- times to step to -----------------------------------------------------------------------------
 
-    def field(t, y, args, *, history):
-        return jnp.where(t < 0.35, 1.0, -1.0) + 0 * y + history[0]
 
-    controller = diffrax.ClipStepSizeController(
-        diffrax.PIDController(rtol=1e-9, atol=1e-11), jump_ts=jnp.array([0.35])
-    )
-    sol = lagrax.solve(field, 0.0, 1.0, 0.0, delays=[Hold(1.0)], stepsize_controller=controller)
-    np.testing.assert_allclose(sol.ys[-1], 0.35 - 0.65, rtol=1e-9)
+def clip(rtol=1e-8, atol=1e-10, **times):
+    return diffrax.ClipStepSizeController(diffrax.PIDController(rtol=rtol, atol=atol), **times)
+
+
+@pytest.mark.parametrize("times", ["jump_ts", "step_ts"])
+def test_a_short_pulse_after_a_knot_is_not_stepped_over(times, x64):
+    pulse = lambda t, x, args, *, history: -0.1 * x + 1000 * ((t >= 1.3) & (t < 1.301))
+    controller = clip(1e-6, 1e-8, **{times: [1.3, 1.301]})
+    sol = lagrax.solve(pulse, 0.0, 3.0, 1.0, delays=[Hold(1.0)], stepsize_controller=controller)
+    exact = np.exp(-0.3) + 1e4 * (1 - np.exp(-1e-4)) * np.exp(-0.1 * 1.699)
+    np.testing.assert_allclose(sol.ys[-1], exact, rtol=1e-5)
+
+
+def test_steps_end_at_step_ts(x64):
+    decay = lambda t, x, args, *, history: -x
+    step_ts = [0.31, 0.32, 1.0, 1.7, 5.0]
+    sol = lagrax.solve(
+        decay, 0.0, 2.0, 1.0, delays=[Hold(1.0)], saveat=diffrax.SaveAt(steps=True),
+        stepsize_controller=clip(1e-3, 1e-5, step_ts=step_ts[::-1]),
+    )  # fmt: skip
+    assert set(step_ts[:-1]) <= set(sol.ts.tolist())
+    assert sol.stats["num_accepted_steps"] <= 12
+    np.testing.assert_array_equal(sol.knots.ts, [0.0, 1.0, 2.0])
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+@pytest.mark.parametrize("delays", [[Hold(0.7)], [Lag(0.7)], [Hold(1.0, lag=1), Lag(0.7)]])
+def test_jumps_are_breakpoints_and_travel_with_lags(delays, jitted, x64):
+    """Against scipy, which is stopped at each breakpoint."""
+    jumps = np.array([-0.5, 0.4, 1.3, 9.0])
+
+    def field(t, y, history, xp):
+        return xp.sum(xp.where(t < jumps, -1.0, 1.0)) + sum(history) - y
+
+    def run(jump_ts):
+        return lagrax.solve(
+            lambda t, y, args, *, history: field(t, y, history, jnp), 0.0, 2.5, 0.3,
+            delays=delays, stepsize_controller=clip(jump_ts=jump_ts), solver=diffrax.Dopri5(),
+        )  # fmt: skip
+
+    sol = (eqx.filter_jit(run) if jitted else run)(jumps)
+    instants = Hold(times=jumps)  # its own breakpoints are those of the jumps
+    expected = reference(
+        lambda t, y, history: field(t, y, history[1:], np), 0.0, 2.5, lambda t: 0.3,
+        [instants, *delays], [2.5], rtol=1e-11,
+    )  # fmt: skip
+    np.testing.assert_allclose(sol.ys[-1], expected[0, 0], rtol=1e-6)
+    np.testing.assert_allclose(np.intersect1d(jumps, sol.knots.ts), [0.4, 1.3])
+
+
+def test_controllers_that_report_jumps_by_themselves_are_refused():
+    class Jumping(diffrax.PIDController):
+        def adapt_step_size(self, *args):
+            keep, t, t_next, _, state, result = super().adapt_step_size(*args)
+            return keep, t, t_next, keep, state, result
+
+    with pytest.raises(ValueError, match=r"Jumping.*jump_ts"):
+        lagrax.solve(
+            lambda t, y, args: -y, 0.0, 1.0, 1.0, stepsize_controller=Jumping(rtol=1e-3, atol=1e-3)
+        )
+    with pytest.raises(ValueError, match=r"store_rejected_steps=100.*Leave it out"):
+        lagrax.solve(
+            lambda t, y, args: -y, 0.0, 1.0, 1.0, stepsize_controller=clip(store_rejected_steps=100)
+        )
+
+
+@pytest.mark.parametrize("force", [True, False])
+def test_short_intervals_leave_error_control_on(force, x64):
+    """An interval shorter than `dtmin` says nothing about the steps after it."""
+    clocks = [Hold(1.0), Hold(times=[0, 1.001, 2.0005, 2.001])]
+
+    def run(**options):
+        return lagrax.solve(
+            lambda t, x, args, *, history: -50 * (x - jnp.cos(3 * history[0] + history[1])),
+            0.0, 3.0, 1.0, delays=clocks, saveat=diffrax.SaveAt(ts=np.linspace(0, 3, 61)),
+            stepsize_controller=diffrax.PIDController(rtol=1e-6, atol=1e-8, **options),
+        ).ys  # fmt: skip
+
+    dtmin = 5e-3 if force else 1e-3
+    np.testing.assert_allclose(run(dtmin=dtmin, force_dtmin=force), run(), atol=1e-5)
 
 
 def test_constant_step_size(x64):
@@ -579,6 +672,17 @@ def test_traced_instants_before_the_start(x64):
 
     times = np.array([-0.5, 1.0])
     np.testing.assert_allclose(jax.jit(run)(jnp.asarray(times)), run(times), rtol=1e-12)
+
+
+@pytest.mark.parametrize("periodic", [Hold(0.4), Lag(0.4)])
+def test_traced_instants_beside_a_known_period_need_no_number_of_intervals(periodic, x64):
+    toward = lambda t, y, args, *, history: history[0] - 2 * history[1] - y
+
+    def run(times):
+        return lagrax.solve(toward, 0.1, 2.0, 1.0, delays=[periodic, Hold(times=times)], steps=6).ys
+
+    times = np.array([0.5, 1.15])
+    np.testing.assert_allclose(jax.jit(run)(jnp.asarray(times)), run(times), rtol=1e-8)
 
 
 def test_two_irregular_clocks(x64):

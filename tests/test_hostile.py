@@ -631,6 +631,51 @@ def test_headers_of_checkpoints(case, tmp_path, capsys):
     assert f"{tmp_path / CHECKPOINT} is damaged" in capsys.readouterr().err
 
 
+def sparse(path, size=2**36):
+    """A file of arrays whose content is no more than its length: the disk holds a few bytes."""
+    start = header(tensor([size // 4], [0, size]))
+    path.write_bytes(start)
+    os.truncate(path, len(start) + size)
+
+
+def test_a_sparse_model(bounds, tmp_path):
+    write(tmp_path / "m", model())
+    sparse(tmp_path / "m/model.safetensors")
+    before = listing(tmp_path / "cwd")
+    words = str(tmp_path / "m"), "68,719,476", "at most 1,073,741,824"
+    refused(IdentifyError, lambda: Identifier.load(tmp_path / "m"), *words)
+    assert listing(tmp_path / "cwd") == before
+
+
+def test_a_sparse_checkpoint(tmp_path):
+    """It may be that of a larger model: nothing is set aside."""
+    write(tmp_path, run())
+    sparse(tmp_path / CHECKPOINT)
+    refused(RunError, lambda: opened(tmp_path), str(tmp_path / CHECKPOINT), "another model")
+    assert (tmp_path / CHECKPOINT).exists()
+
+
+def test_a_checkpoint_of_a_larger_model(tmp_path):
+    write(tmp_path, run(**{CHECKPOINT: by_hand.checkpoint({"['weight']": np.ones(2**20)})}))
+    refused(RunError, lambda: opened(tmp_path), str(tmp_path / CHECKPOINT), "another model")
+
+
+USED = {
+    "too few rows": [[True]],
+    "too many rows": [[True]] * 3,
+    "short rows": [[], []],
+    "a short row": [[True], []],
+    "long rows": [[True, True], [True, True]],
+    "none": [],
+}
+
+
+@pytest.mark.parametrize("case", USED)
+def test_models_with_other_flags_than_terms(case, tmp_path):
+    write(tmp_path, model(terms={"powers": [[0], [1]], "used": USED[case]}))
+    refused(IdentifyError, lambda: Identifier.load(tmp_path), str(tmp_path), "used")
+
+
 HOLD = [{"kind": "Hold", "tau": 1.0, "lag": 0}]
 ASKING = {
     "steps": model(steps=10**12),

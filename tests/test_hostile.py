@@ -753,6 +753,19 @@ def test_tables_with_long_lines(case, bounds, tmp_path):
         refused(TableError, lambda: table(tmp_path), str(tmp_path / "x.csv"))
 
 
+@pytest.mark.parametrize("code", ["\x1b[31m", "\x1b]0;title\x07", "\x9b2J", "\x08", "\x7f"])
+@pytest.mark.parametrize("header", ["t{},x", "t,x{}", "t,x,{}note", "t,x{},x{}"])
+def test_a_table_s_names_with_escape_codes(code, header, lagrax_command, tmp_path):
+    """A terminal would follow them."""
+    header = header.replace("{}", code)
+    words = ",a" * (header.count(",") - 1)
+    write(tmp_path, {"x.csv": "\n".join([header, *(f"{t},{t % 3}{words}" for t in range(12))])})
+    refused(TableError, lambda: table(tmp_path), "x.csv", repr(code)[1:-1], "rename")
+    exit_code, out, err = lagrax_command("fit", "x.csv")
+    assert (exit_code, out) == (2, "")
+    assert (out + err).replace("\n", "").isprintable()
+
+
 def test_a_table_s_formulas_and_markup_stay_text(bounds, tmp_path):
     """What a name says is shown as it is, and a cell that begins with = is no number."""
     rows = "".join(f"{t},{t % 3}\n" for t in range(12))

@@ -57,7 +57,7 @@ test-bounds: $(BOUNDS)
 # Each looks its versions up anew, since newer ones appear. What has no wheel is not tried.
 $(BOUNDS): %: $(UV)
 	@echo "Testing with the $(subst -, dependencies on Python ,$@)"
-	@$(UV) venv -q --allow-existing --python python$(lastword $(subst -, ,$@)) .venv-$@
+	@$(UV) venv -q --no-python-downloads --allow-existing --python python$(lastword $(subst -, ,$@)) .venv-$@
 	@$(UV) pip compile -q pyproject.toml --all-extras --only-binary :all: -p .venv-$@/bin/python \
 	    --resolution $(if $(findstring lowest,$@),lowest-direct,highest) -o .venv-$@/versions.txt
 	@$(UV) pip sync -q -p .venv-$@/bin/python .venv-$@/versions.txt

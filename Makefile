@@ -3,6 +3,8 @@
 # make bench     measure speed against other libraries, in an environment of its own
 # make test      the tests, with coverage
 # make test-all  the tests, the slow ones included
+# make test-bounds  the tests with the lowest and with the newest versions that pyproject.toml
+#                allows, on Python 3.11 and, where it is installed, 3.13
 # make lint      style; make types: static types
 # make docs      the documentation, in site/; make tutorials: its notebooks, run anew
 # make soak      a hundred kills, and fifty thousand random equations; results/soak has the summary
@@ -23,9 +25,15 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --cov
 
 BENCH := .venv-bench
 BENCH_READY := $(BENCH)/.ready
+# Environments of their own, by versions and Python: .venv-lowest-3.11 and so on.
+BOUNDS_PYTHONS := $(foreach v,3.11 3.13,$(if $(shell python$(v) -V 2>/dev/null),$(v)))
+BOUNDS := $(foreach v,$(BOUNDS_PYTHONS),lowest-$(v) newest-$(v))
+UV := .venv-uv/bin/uv
+
 QUESTIONS := population_step ndde_step throughput work_precision gradient_cost hold_split
 
-.PHONY: demo reproduce bench test test-all lint types docs tutorials package soak clean
+.PHONY: demo reproduce bench test test-all test-bounds lint types docs tutorials package soak clean
+.PHONY: $(BOUNDS)
 .DEFAULT_GOAL := test
 
 demo: $(READY)
@@ -43,6 +51,22 @@ test: $(READY)
 
 test-all: $(READY)
 	@$(PYTEST) -m ""
+
+test-bounds: $(BOUNDS)
+
+# Each looks its versions up anew, since newer ones appear. What has no wheel is not tried.
+$(BOUNDS): %: $(UV)
+	@echo "Testing with the $(subst -, dependencies on Python ,$@)"
+	@$(UV) venv -q --no-python-downloads --allow-existing --python python$(lastword $(subst -, ,$@)) .venv-$@
+	@$(UV) pip compile -q pyproject.toml --all-extras --only-binary :all: -p .venv-$@/bin/python \
+	    --resolution $(if $(findstring lowest,$@),lowest-direct,highest) -o .venv-$@/versions.txt
+	@$(UV) pip sync -q -p .venv-$@/bin/python .venv-$@/versions.txt
+	@$(UV) pip install -q -p .venv-$@/bin/python --no-deps --no-build-isolation -e .
+	@.venv-$@/bin/python -m pytest -n $(JOBS) --dist loadfile
+
+$(UV):
+	@$(PYTHON) -m venv .venv-uv
+	@.venv-uv/bin/python -m pip --disable-pip-version-check -qq install uv
 
 lint: $(READY)
 	@$(BIN)/ruff check
@@ -89,5 +113,6 @@ $(BENCH_READY): pyproject.toml requirements.lock benchmarks/requirements.txt
 	@touch $@
 
 clean:
-	@rm -rf $(VENV) $(BENCH) build dist site .coverage .coverage.* htmlcov .pytest_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) $(BENCH) .venv-uv .venv-lowest-* .venv-newest-*
+	@rm -rf build dist site .coverage .coverage.* htmlcov .pytest_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

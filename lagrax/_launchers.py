@@ -16,7 +16,7 @@ RETRIES = 3
 
 
 class WorkerDied(RuntimeError):
-    """A task ended with its worker every time it was tried."""
+    """A task ended with its worker every time it was tried, or with the machine's part of Ray."""
 
 
 def launch(
@@ -75,4 +75,10 @@ def _result(ray: Any, ended: Any, name: str) -> Any:
         raise WorkerDied(
             f"{name} ended with its worker {RETRIES + 1} times; what is done is kept. Look for "
             "what kills it, such as memory, and run the same command again."
+        ) from error
+    # A task's own OSError came above. This is Ray's, which older versions raise for the same.
+    except (errors.LocalRayletDiedError, OSError) as error:
+        raise WorkerDied(
+            f"{name} ended because Ray's own process on its machine (raylet) died; what is done is "
+            "kept. Look for what kills it, such as memory, and run the same command again."
         ) from error

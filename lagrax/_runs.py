@@ -24,7 +24,7 @@ import platform
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,9 @@ BEGIN_ANEW = "begin anew (resume=False, or --no-resume)"
 
 # The newest may turn out damaged; then the one before it serves.
 KEPT_CHECKPOINTS = 2
+
+# Bytes of names and shapes in a checkpoint, which safetensors limits to as many.
+MOST_HEADER = 10**8
 
 
 class RunError(RuntimeError):
@@ -368,28 +371,48 @@ def save_checkpoint(path: Path, state: PyTree, about: dict[str, str]) -> None:
 
 def load_checkpoint(path: Path, like: PyTree) -> tuple[PyTree, dict[str, str]]:
     """The inverse, into the structure of `like`; a file that is not what was saved is refused."""
+    wanted = _arrays(like)
+    # Before anything is read: a file can claim more than any memory holds.
+    if path.stat().st_size > sum(x.nbytes for x in wanted.values()) + MOST_HEADER:
+        raise _another_model(path)
     arrays, about = load_arrays(path)
-    expected = {name: (x.shape, str(x.dtype)) for name, x in _arrays(like).items()}
+    expected = {name: (x.shape, str(x.dtype)) for name, x in wanted.items()}
     if {name: (x.shape, str(x.dtype)) for name, x in arrays.items()} != expected:
-        raise RunError(
-            f"{path} holds another model or optimiser than those to be trained. Choose another "
-            f"folder, or {BEGIN_ANEW}."
-        )
+        raise _another_model(path)
     dynamic, static = eqx.partition(like, eqx.is_array)
     named, structure = jax.tree_util.tree_flatten_with_path(dynamic)
     leaves = [_as(leaf, arrays[jax.tree_util.keystr(place)]) for place, leaf in named]
     return eqx.combine(jax.tree.unflatten(structure, leaves), static), about
 
 
-def load_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """The named arrays of a checkpoint and what was written about it."""
+def _another_model(path: Path) -> RunError:
+    return RunError(
+        f"{path} holds another model or optimiser than those to be trained. Choose another folder, "
+        f"or {BEGIN_ANEW}."
+    )
+
+
+def load_about(path: Path) -> dict[str, str]:
+    """What was written about the arrays of a checkpoint, unchecked: no array is read."""
+    with _opened(path) as file:
+        return dict(file.metadata() or {})
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
     safetensors = load("safetensors")
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
-            about = dict(file.metadata() or {})
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            yield file
     except (safetensors.SafetensorError, OSError, ValueError, TypeError) as error:
         raise Damaged(f"it cannot be read: {error}") from None
+
+
+def load_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """The named arrays of a checkpoint and what was written about it."""
+    with _opened(path) as file:
+        about = dict(file.metadata() or {})
+        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     if about.pop("digest", None) != _digest(arrays, about):
         raise Damaged("its content does not match its digest")
     return arrays, about

@@ -146,6 +146,14 @@ class _Sheet:
 
 def _sheet(path: Path) -> _Sheet:
     (first, names), *body = _records(path, _text(path))
+    # Spreadsheets write names over several lines.
+    names = [re.sub(r"[\t-\r]+", " ", name) for name in names]
+    for name in names:
+        if re.search(r"[\x00-\x1f\x7f-\x9f]", name):
+            raise TableError(
+                f"{path} has the column {name!r:.60} in its header; expected no control characters "
+                "in names, which a terminal would follow: rename it."
+            )
     if any(_looks_measured(cell) for cell in names) and all(
         _looks_measured(cell) or _is_missing(cell) for cell in names
     ):

@@ -1,10 +1,15 @@
 """`lagrax explore`: a page on this machine, and for it alone, on which sliders move an equation."""
 
+import contextlib
+import html as markup
 import re
+import secrets
 import socket
+import tempfile
 import threading
 import urllib.parse
 import webbrowser
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +45,11 @@ class _Page(Dash):
         return super().interpolate_index(*parts, **named).replace("<html>", '<html lang="en">')
 
 
-def make_app() -> Dash:
+def make_app(token: str) -> Dash:
+    """The page below /TOKEN/, where all that it asks for is, too."""
     app = _Page(
         __name__,
+        url_base_pathname=f"/{token}/",
         title="lagrax explore",
         update_title="",
         assets_folder=str(Path(__file__).with_name("_explore_assets")),
@@ -280,11 +287,12 @@ def from_address(search: Any) -> dict[str, Any]:
 # --- who may ask ----------------------------------------------------------------------------------
 
 
-def guard(app: Dash, port: int) -> None:
-    """Answers this machine's own browser on this page, and nobody else.
+def guard(app: Dash, port: int, token: str) -> None:
+    """Answers this user's own browser on this page, and nobody else.
 
-    Binding to loopback keeps other machines out. Pages of other sites in the same browser are kept
-    out by their `Origin`; those that have their own name resolve to this address, by their `Host`.
+    Binding to loopback keeps other machines out, and the token in the address other users of this
+    one. Pages of other sites in the same browser are kept out by their `Origin`; those that have
+    their own name resolve to this address, by their `Host`.
     """
     hosts = {f"{name}:{port}" for name in (HOST, "localhost")}
     hosts |= {HOST, "localhost"} if port == 80 else set()
@@ -302,9 +310,13 @@ def guard(app: Dash, port: int) -> None:
         headers = request.headers
         visit = headers.get("Sec-Fetch-Mode") == "navigate" and request.method == "GET"
         known = headers.get("Sec-Fetch-Site", "none") in ("none", "same-origin") or visit
-        if headers.get("Host") in hosts and headers.get("Origin") in {None, *origins} and known:
-            return None
-        return Response("This page answers its own machine alone.\n", 403, mimetype="text/plain")
+        given = request.path.partition("/")[2].partition("/")[0]
+        own = headers.get("Host") in hosts and headers.get("Origin") in {None, *origins}
+        if not (own and known):
+            return _refusal("This page answers its own machine alone.")
+        if not secrets.compare_digest(given.encode(), token.encode()):
+            return _refusal("Open the whole address that `lagrax explore` has printed.")
+        return None
 
     @server.after_request
     def add_headers(response: Response) -> Response:
@@ -312,6 +324,10 @@ def guard(app: Dash, port: int) -> None:
         response.headers["X-Content-Type-Options"] = "nosniff"
         response.headers["Cross-Origin-Resource-Policy"] = "same-origin"
         return response
+
+
+def _refusal(sentence: str) -> Response:
+    return Response(f"{sentence}\n", 403, mimetype="text/plain")
 
 
 def _answer_errors(server: Flask) -> None:
@@ -337,8 +353,9 @@ class _Quiet(WSGIRequestHandler):
         pass
 
 
-def make_page_server(port: int = 0) -> BaseWSGIServer:
-    """The server of the page, on loopback alone; port 0 is any that is free."""
+def make_page_server(port: int = 0) -> tuple[BaseWSGIServer, str]:
+    """The server of the page, on loopback alone, and the page's address; port 0 is any that is
+    free."""
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         # Werkzeug would end the process where a port is taken, so the socket comes from here.
@@ -350,9 +367,10 @@ def make_page_server(port: int = 0) -> BaseWSGIServer:
             f"--port {port}: {getattr(error, 'strerror', None) or error}. Give another, or none "
             "for one that is free."
         ) from None
-    app = make_app()
+    token = secrets.token_urlsafe(24)
+    app = make_app(token)
     port = listening.getsockname()[1]
-    guard(app, port)
+    guard(app, port, token)
     server = make_server(
         HOST,
         port,
@@ -362,18 +380,34 @@ def make_page_server(port: int = 0) -> BaseWSGIServer:
         fd=listening.fileno(),
     )
     listening.close()
-    return server
+    return server, f"http://{HOST}:{port}/{token}/"
+
+
+@contextlib.contextmanager
+def _leading_to(address: str) -> Iterator[str]:
+    """The address of a file that leads a browser to `address`, and that no other user can read.
+    They can read the commands that run, and `address` would be part of the browser's."""
+    with tempfile.TemporaryDirectory(prefix="lagrax-") as folder:
+        path = Path(folder) / "explore.html"
+        target = markup.escape(address)
+        path.write_text(
+            '<!doctype html><meta charset="utf-8"><title>lagrax explore</title>'
+            '<meta name="referrer" content="no-referrer">'
+            f'<meta http-equiv="refresh" content="0; url={target}"><a href="{target}">Open</a>\n',
+            encoding="utf-8",
+        )
+        yield path.as_uri()
 
 
 def explore(port: int = 0, browser: bool = True) -> None:
     """Serves the page until it is interrupted."""
-    server = make_page_server(port)
-    address = f"http://{HOST}:{server.port}/"
-    print(f"Exploring at {address} (Ctrl-C ends it)", flush=True)
-    threading.Thread(target=_compile_ahead, daemon=True).start()
-    if browser:
-        threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
-    server.serve_forever()
+    server, address = make_page_server(port)
+    with _leading_to(address) as opened:
+        print(f"Exploring at {address} (Ctrl-C ends it)", flush=True)
+        threading.Thread(target=_compile_ahead, daemon=True).start()
+        if browser:
+            threading.Thread(target=webbrowser.open, args=(opened,), daemon=True).start()
+        server.serve_forever()
     raise KeyboardInterrupt  # which werkzeug has kept to itself
 
 

@@ -6,14 +6,18 @@ import io
 import itertools
 import json
 import math
+import os
 import re
 import signal
 import socket
+import stat
 import statistics
 import subprocess
 import sys
 import threading
 import time
+import urllib.parse
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -276,24 +280,35 @@ def test_a_move_compiles_nothing_and_is_quick(unchecked):
 
 
 @pytest.fixture(scope="module")
-def server():
-    made = make_page_server()
+def page():
+    """The server, and the address of its page."""
+    made, address = make_page_server()
     thread = threading.Thread(target=made.serve_forever)
     thread.start()
-    yield made
+    yield made, address
     made.shutdown()
     thread.join()
     made.server_close()
 
 
 @pytest.fixture(scope="module")
-def ask(server):
+def server(page):
+    return page[0]
+
+
+@pytest.fixture(scope="module")
+def token(page):
+    return re.fullmatch(r"http://127\.0\.0\.1:\d+/([\w-]{32,})/", page[1])[1]
+
+
+@pytest.fixture(scope="module")
+def ask(server, token):
     """Asks the page's program, as a browser on its own page does unless told otherwise."""
     client = server.app.test_client()
     own = {"Host": f"{HOST}:{server.port}"}
 
-    def asking(path="/", method="GET", headers=(), **more):
-        return client.open(path, method=method, headers=own | dict(headers), **more)
+    def asking(path="/", method="GET", headers=(), below=f"/{token}", **more):
+        return client.open(f"{below}{path}", method=method, headers=own | dict(headers), **more)
 
     return asking
 
@@ -364,6 +379,31 @@ def test_strangers_are_refused(ask, server, path, headers):
         answer = ask(path, method, headers)
         assert answer.status_code == 403
         assert answer.text == "This page answers its own machine alone.\n"
+
+
+OTHERS = ["", "/", "/wrong", "/{token}x", "/x{token}", "//{token}", "/%00", "/ä", "/{half}"]
+
+
+@pytest.mark.parametrize("below", OTHERS)
+@pytest.mark.parametrize(
+    "path", ["/", "/_dash-layout", "/_dash-dependencies", "/_dash-update-component", "/assets/x"]
+)
+def test_other_users_are_refused(ask, token, below, path):
+    """They can reach the port, and do not know the token."""
+    below = below.format(token=token, half=token[:16])
+    for method in ("GET", "POST", "HEAD", "OPTIONS"):
+        for more in ("", f"?token={token}"):
+            answer = ask(path + more, method, below=below, follow_redirects=True)
+            assert answer.status_code == 403
+            assert token not in answer.text
+            assert token not in str(answer.headers)
+    assert answer.text == "Open the whole address that `lagrax explore` has printed.\n"
+
+
+def test_each_page_has_a_token_of_its_own(page):
+    made, address = make_page_server()
+    made.server_close()
+    assert address.rstrip("/").rpartition("/")[2] not in page[1]
 
 
 def test_nothing_is_asked_of_others(ask):
@@ -496,17 +536,30 @@ def test_it_opens_a_browser_and_ends_when_interrupted(lagrax_command, monkeypatc
     opened = threading.Event()
     addresses = []
 
+    def open_address(address):
+        path = Path(urllib.parse.urlsplit(address).path)
+        mode = stat.S_IMODE(path.parent.stat().st_mode)
+        addresses.append((address, path.read_text(), mode))
+        opened.set()
+
     def serve(self):
         assert opened.wait(10)
         self.server_close()
 
-    monkeypatch.setattr(exploring.webbrowser, "open", lambda a: (addresses.append(a), opened.set()))
+    monkeypatch.setattr(exploring.webbrowser, "open", open_address)
     monkeypatch.setattr(exploring, "_compile_ahead", lambda: None)
     monkeypatch.setattr(exploring.BaseWSGIServer, "serve_forever", serve)
     code, out, err = lagrax_command("explore")
     assert (code, err) == (130, "Stopped. Nothing was written.\n")
-    assert out == f"Exploring at {addresses[0]} (Ctrl-C ends it)\n"
-    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", addresses[0])
+    printed = re.fullmatch(
+        r"Exploring at (http://127\.0\.0\.1:\d+/[\w-]{32,}/) \(Ctrl-C ends it\)\n", out
+    )
+    # Other users can read the browser's command line, and not this file.
+    (address, content, modes), path = addresses[0], urllib.parse.urlsplit(addresses[0][0]).path
+    assert address == Path(path).as_uri()
+    assert printed[1] in content
+    assert modes == 0o700
+    assert not Path(path).exists()
 
 
 @pytest.mark.slow
@@ -516,7 +569,7 @@ def test_the_process_ends_cleanly(tmp_path):
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
     )
     said = run.stdout.readline()
-    assert re.fullmatch(r"Exploring at http://127\.0\.0\.1:\d+/ \(Ctrl-C ends it\)\n", said)
+    assert re.fullmatch(r"Exploring at http://127\.0\.0\.1:\d+/[\w-]+/ \(Ctrl-C ends it\)\n", said)
     time.sleep(1)  # in the middle of compiling
     run.send_signal(signal.SIGINT)
     out, err = run.communicate(timeout=30)
@@ -577,12 +630,12 @@ def shown(browser, words, title="Cobweb of the knot map"):
 
 
 @pytest.fixture
-def opened(browser, server):
+def opened(browser, page):
     browser.execute_cdp_cmd(
         "Emulation.setDeviceMetricsOverride",
         {"width": 1280, "height": 900, "deviceScaleFactor": 1, "mobile": False},
     )
-    browser.get(f"http://{HOST}:{server.port}/?system=population&a=2.2")
+    browser.get(f"{page[1]}?system=population&a=2.2")
     shown(browser, "0.4971 → 1.503")
     browser.execute_script(LISTEN)
     return browser
@@ -661,8 +714,8 @@ def test_how_soon_a_move_is_seen(opened):
 
 
 @pytest.mark.slow
-def test_nothing_leaves_the_machine(opened, server):
-    own = f"http://{HOST}:{server.port}/"
+def test_nothing_leaves_the_machine(opened, page):
+    own = page[1]
     asked = opened.execute_script(
         "return performance.getEntries().filter(e => 'initiatorType' in e).map(e => e.name)"
     )
@@ -673,6 +726,28 @@ def test_nothing_leaves_the_machine(opened, server):
     )
     assert [url for url in linked if isinstance(url, str) and not url.startswith(own)] == []
     assert [entry for entry in opened.get_log("browser") if entry["level"] == "SEVERE"] == []
+
+
+@pytest.mark.slow
+def test_the_browser_gets_to_the_page(browser, tmp_path):
+    """From the file that the command has it open."""
+    script, asked = tmp_path / "browser", tmp_path / "asked"
+    script.write_text(f'#!/bin/sh\necho "$1" > {asked}.part\nmv {asked}.part {asked}\n')
+    script.chmod(0o755)
+    command = [sys.executable, "-m", "lagrax", "explore"]
+    environment = os.environ | {"BROWSER": f"{script} %s"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=environment, **pipes) as run:
+        try:
+            printed = re.search(r"http\S*", run.stdout.readline())[0]
+            wait_until(browser, lambda b: asked.exists())
+            browser.get(asked.read_text().strip())
+            wait_until(browser, lambda b: b.current_url == printed)
+            assert "lagrax explore" in wait_until(browser, lambda b: b.title)
+            shown(browser, "From 0.5")
+        finally:
+            run.send_signal(signal.SIGINT)
+        assert run.communicate(timeout=30) == ("", "Stopped. Nothing was written.\n")
 
 
 @pytest.mark.slow

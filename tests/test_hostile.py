@@ -403,6 +403,40 @@ def test_a_bomb_in_an_archive(where, bounds, tmp_path, monkeypatch):
         refused(DataError, lambda: data.load("cifar10", tmp_path / "in"), BINARY_TAR)
 
 
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_an_archive_with_a_header_of_digits(kind, bounds, tmp_path):
+    """Regular expressions of Python before 3.11.10 take quadratic time for it."""
+    header = odd("header", kind)
+    header.size = 2**18
+    digits = header.tobuf(tarfile.USTAR_FORMAT) + b"1" * header.size
+    tar = gzip.compress(digits + gzip.decompress(archive(inside(BIN, binary_files()))))
+    write(tmp_path / "in", {BINARY_TAR: tar})
+    with bounds(megabytes=50, seconds=5):
+        test_data.check(data.load("cifar10", tmp_path / "in"), test_data.COLOUR)
+
+
+def test_an_archive_of_many_members(bounds, tmp_path):
+    head = odd("a").tobuf(tarfile.USTAR_FORMAT)
+    write(tmp_path / "in", {BINARY_TAR: gzip.compress(head * 200_000)})
+    with bounds(megabytes=50, seconds=5):
+        refused(
+            DataError,
+            lambda: data.load("cifar10", tmp_path / "in"),
+            BINARY_TAR,
+            "more than 1,000 members",
+        )
+
+
+def test_an_archive_of_negative_size(bounds, tmp_path):
+    """It would go back to the beginning, again and again."""
+    member = odd("a")
+    member.size = -1024
+    head = member.tobuf(tarfile.GNU_FORMAT)
+    write(tmp_path / "in", {BINARY_TAR: gzip.compress(head * 9)})
+    with bounds(megabytes=50, seconds=5):
+        refused(DataError, lambda: data.load("cifar10", tmp_path / "in"), BINARY_TAR, "negative")
+
+
 def test_the_limit_leaves_room_for_the_originals():
     """Six batches and a few pages, and more than that is not unpacked."""
     assert 6 * 31_035_704 + 10**6 < image_files.ARCHIVE_LIMIT < 2 * 6 * 31_035_704
@@ -454,41 +488,66 @@ def test_enormous_images(shape, bounds, tmp_path):
         refused(DataError, lambda: data.load("mnist", tmp_path / "in"), MNIST[0], "holds an array")
 
 
-def mat_element(name, dims, kind=9, body=b"", claimed=None, packed=True):
-    """An array of MATLAB's by hand: its class, its shape, and the length that it claims to have."""
-    part = lambda code, content: (
-        struct.pack("<II", code, len(content)) + content + bytes(-len(content) % 8)
-    )
-    inner = part(6, struct.pack("<II", kind, 0)) + part(5, struct.pack(f"<{len(dims)}i", *dims))
+def mat_element(
+    name, dims, kind=9, body=b"", claimed=None, packed=True, *, stored=2, order="<", flags=8
+):
+    """An array of MATLAB's by hand: its class, its shape, the length that it claims to have, how
+    its numbers are stored, and the length of its flags."""
+    tag = struct.Struct(f"{order}II").pack
+    part = lambda code, content: tag(code, len(content)) + content + bytes(-len(content) % 8)
+    inner = tag(6, flags) + tag(kind, 0) + part(5, struct.pack(f"{order}{len(dims)}i", *dims))
     inner += part(1, name.encode())
-    inner += struct.pack("<II", 2, len(body) if claimed is None else claimed)
+    inner += tag(stored, len(body) if claimed is None else claimed)
     inner += body + bytes(-len(body) % 8)
-    whole = struct.pack("<II", 14, len(inner)) + inner
-    if not packed:
-        return whole
-    whole = zlib.compress(whole)
-    return struct.pack("<II", 15, len(whole)) + whole
+    whole = tag(14, len(inner)) + inner
+    return mat_packed(whole, order) if packed else whole
 
 
-MAT_HEADER = b"MATLAB 5.0 MAT-file".ljust(124) + struct.pack("<H", 0x0100) + b"IM"
+def mat_packed(content, order="<"):
+    packed = zlib.compress(content)
+    return struct.pack(f"{order}II", 15, len(packed)) + packed
+
+
+def mat_header(order="<", mark=b"IM"):
+    return b"MATLAB 5.0 MAT-file".ljust(124) + struct.pack(f"{order}H", 0x0100) + mark
+
+
+MAT_HEADER = mat_header()
 DIGITS = mat_element("y", (10, 1), body=bytes(range(1, 11)))
 BODY = bytes(32 * 32 * 3 * 10)
+SHAPE = (32, 32, 3, 10)
 MATS = {
     "images of enormous shape": mat_element("X", (2**31 - 1, 2**31 - 1, 3, 10), body=b"abc"),
     "more images than there are": mat_element("X", (32, 32, 3, 2**31 - 1), body=BODY),
-    "a length that is not there": mat_element("X", (32, 32, 3, 10), claimed=2**32 - 8, body=BODY),
-    "cells": mat_element("X", (32, 32, 3, 10), kind=1),
+    "a length that is not there": mat_element("X", SHAPE, claimed=2**32 - 8, body=BODY),
+    "cells": mat_element("X", SHAPE, kind=1),
     "a struct": mat_element("X", (1, 1), kind=2),
     "an object": mat_element("X", (1, 1), kind=3),
     "a function": mat_element("X", (1, 1), kind=16),
     "an opaque one": mat_element("X", (1, 1), kind=17),
-    "text": mat_element("X", (32, 32, 3, 10), kind=4, body=BODY),
-    "no kind at all": mat_element("X", (32, 32, 3, 10), kind=99, body=BODY),
+    "text": mat_element("X", SHAPE, kind=4, body=BODY),
+    "no kind at all": mat_element("X", SHAPE, kind=99, body=BODY),
     "a length that is not there, not packed": mat_element(
-        "X", (32, 32, 3, 10), claimed=2**32 - 8, body=BODY, packed=False
+        "X", SHAPE, claimed=2**32 - 8, body=BODY, packed=False
     ),
-    "packed zeros": mat_element("X", (32, 32, 3, 10), body=bytes(2**26)),
-    "cut off": mat_element("X", (32, 32, 3, 10), body=BODY)[:40],
+    "packed zeros": mat_element("X", SHAPE, body=bytes(2**26)),
+    "packed zeros of another name": mat_element("Z", (2**26, 1), body=bytes(2**26)),
+    "cut off": mat_element("X", SHAPE, body=BODY)[:40],
+    "cut off and packed": mat_packed(mat_element("X", SHAPE, body=BODY, packed=False)[:-9]),
+    "flags of another length": mat_element("X", SHAPE, body=BODY, flags=24),
+    "a name longer than any": mat_element("X" * 10**6, SHAPE, body=BODY),
+    "a hundred thousand dimensions": mat_element("X", (1,) * 10**5, body=BODY),
+    "complex numbers": mat_element("X", SHAPE, kind=0x0809, body=BODY),
+    "packed within packed": mat_packed(mat_element("X", SHAPE, body=BODY)),
+}  # fmt: skip
+# SciPy ends the process where it meets some of them.
+STORED = (0, 8, 10, 11, 14, 15, 19, 20, 21, 255, 0x0102, 0xFFFF, 2**32 - 1)
+MATS |= {
+    f"numbers of kind {stored}{', not packed' * (not packed)}": mat_element(
+        "X", SHAPE, body=BODY, stored=stored, packed=packed
+    )
+    for stored in STORED
+    for packed in (True, False)
 }
 
 
@@ -500,12 +559,30 @@ def test_matlab_s_arrays(case, bounds, tmp_path):
         refused(DataError, lambda: data.load("svhn", tmp_path / "in"), "train_32x32.mat")
 
 
-def test_the_array_by_hand_is_right(tmp_path):
-    sound = mat_element("X", (32, 32, 3, 10), body=BODY)
-    write(tmp_path, svhn_files() | {"train_32x32.mat": MAT_HEADER + sound + DIGITS})
+@pytest.mark.parametrize(("order", "mark"), [("<", b"XX"), (">", b"XX"), ("<", b"MI"), ("<", b"")])
+def test_matlab_s_files_of_another_byte_order(order, mark, bounds, tmp_path):
+    """SciPy takes an unknown mark for one order, and who looks first may take it for the other."""
+    zeros = mat_element("X", SHAPE, body=bytes(2**26), order=order)
+    content = mat_header(order, mark) + zeros
+    write(tmp_path / "in", svhn_files() | {"train_32x32.mat": content})
+    with bounds(megabytes=20, seconds=5):
+        refused(DataError, lambda: data.load("svhn", tmp_path / "in"), "train_32x32.mat")
+
+
+@pytest.mark.parametrize(("order", "mark"), [("<", b"IM"), (">", b"MI")])
+@pytest.mark.parametrize("packed", [True, False])
+def test_the_array_by_hand_is_right(tmp_path, order, mark, packed):
+    body = np.arange(len(BODY)).astype(np.uint8)
+    content = mat_header(order, mark)
+    content += mat_element("X", SHAPE, body=body.tobytes(), order=order, packed=packed)
+    digits = np.arange(1, 11).astype(f"{order}u2").tobytes()
+    content += mat_element("y", (10, 1), 6, digits, order=order, stored=4, packed=packed)
+    write(tmp_path, svhn_files() | {"train_32x32.mat": content})
     found = data.load("svhn", tmp_path)
     assert found.train_labels.tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 9, 0]
-    assert scipy.io.whosmat(tmp_path / "train_32x32.mat")[0] == ("X", (32, 32, 3, 10), "uint8")
+    theirs = scipy.io.loadmat(tmp_path / "train_32x32.mat")
+    np.testing.assert_array_equal(found.train_images, theirs["X"].transpose(3, 0, 1, 2))
+    np.testing.assert_array_equal(found.train_labels, theirs["y"].ravel() % 10)
 
 
 # --- headers of checkpoints and models ------------------------------------------------------------
@@ -552,6 +629,51 @@ def test_headers_of_checkpoints(case, tmp_path, capsys):
     write(tmp_path, run(**{CHECKPOINT: HEADERS[case]}))
     assert opened(tmp_path)[0] == 0
     assert f"{tmp_path / CHECKPOINT} is damaged" in capsys.readouterr().err
+
+
+def sparse(path, size=2**36):
+    """A file of arrays whose content is no more than its length: the disk holds a few bytes."""
+    start = header(tensor([size // 4], [0, size]))
+    path.write_bytes(start)
+    os.truncate(path, len(start) + size)
+
+
+def test_a_sparse_model(bounds, tmp_path):
+    write(tmp_path / "m", model())
+    sparse(tmp_path / "m/model.safetensors")
+    before = listing(tmp_path / "cwd")
+    words = str(tmp_path / "m"), "68,719,476", "at most 1,073,741,824"
+    refused(IdentifyError, lambda: Identifier.load(tmp_path / "m"), *words)
+    assert listing(tmp_path / "cwd") == before
+
+
+def test_a_sparse_checkpoint(tmp_path):
+    """It may be that of a larger model: nothing is set aside."""
+    write(tmp_path, run())
+    sparse(tmp_path / CHECKPOINT)
+    refused(RunError, lambda: opened(tmp_path), str(tmp_path / CHECKPOINT), "another model")
+    assert (tmp_path / CHECKPOINT).exists()
+
+
+def test_a_checkpoint_of_a_larger_model(tmp_path):
+    write(tmp_path, run(**{CHECKPOINT: by_hand.checkpoint({"['weight']": np.ones(2**20)})}))
+    refused(RunError, lambda: opened(tmp_path), str(tmp_path / CHECKPOINT), "another model")
+
+
+USED = {
+    "too few rows": [[True]],
+    "too many rows": [[True]] * 3,
+    "short rows": [[], []],
+    "a short row": [[True], []],
+    "long rows": [[True, True], [True, True]],
+    "none": [],
+}
+
+
+@pytest.mark.parametrize("case", USED)
+def test_models_with_other_flags_than_terms(case, tmp_path):
+    write(tmp_path, model(terms={"powers": [[0], [1]], "used": USED[case]}))
+    refused(IdentifyError, lambda: Identifier.load(tmp_path), str(tmp_path), "used")
 
 
 HOLD = [{"kind": "Hold", "tau": 1.0, "lag": 0}]
@@ -629,6 +751,19 @@ def test_tables_with_long_lines(case, bounds, tmp_path):
     write(tmp_path, {"x.csv": LONG[case]})
     with bounds(seconds=10):
         refused(TableError, lambda: table(tmp_path), str(tmp_path / "x.csv"))
+
+
+@pytest.mark.parametrize("code", ["\x1b[31m", "\x1b]0;title\x07", "\x9b2J", "\x08", "\x7f"])
+@pytest.mark.parametrize("header", ["t{},x", "t,x{}", "t,x,{}note", "t,x{},x{}"])
+def test_a_table_s_names_with_escape_codes(code, header, lagrax_command, tmp_path):
+    """A terminal would follow them."""
+    header = header.replace("{}", code)
+    words = ",a" * (header.count(",") - 1)
+    write(tmp_path, {"x.csv": "\n".join([header, *(f"{t},{t % 3}{words}" for t in range(12))])})
+    refused(TableError, lambda: table(tmp_path), "x.csv", repr(code)[1:-1], "rename")
+    exit_code, out, err = lagrax_command("fit", "x.csv")
+    assert (exit_code, out) == (2, "")
+    assert (out + err).replace("\n", "").isprintable()
 
 
 def test_a_table_s_formulas_and_markup_stay_text(bounds, tmp_path):

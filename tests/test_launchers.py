@@ -97,6 +97,8 @@ class _Errors:
 
     class OutOfMemoryError(Exception): ...
 
+    class LocalRayletDiedError(Exception): ...
+
 
 class _Ray:
     """As much of Ray as a launcher sees: tasks end from the last to the first."""
@@ -173,6 +175,20 @@ def test_a_task_that_always_dies_is_named(pretended, kind):
     assert not ray.initialised
 
 
+@pytest.mark.parametrize("error", [_Errors.LocalRayletDiedError("it died"), OSError("Broken pipe")])
+def test_a_raylet_that_was_killed_is_a_sentence(pretended, error):
+    """Older versions of Ray say no more than that a pipe is broken."""
+    ray = pretended()
+
+    def fails():
+        raise error
+
+    sentence = r"^Task 2 of 2 ended because Ray's own process on its machine .* died; .* is kept\."
+    with pytest.raises(WorkerDied, match=sentence):
+        list(launch("ray", fails, [(), ()]))
+    assert not ray.initialised
+
+
 def test_what_a_task_raises_is_told_as_it_is(pretended):
     pretended()
 
@@ -181,6 +197,7 @@ def test_what_a_task_raises_is_told_as_it_is(pretended):
 
     with pytest.raises(WriteError) as error:
         list(launch("ray", fails, [()]))
+    assert type(error.value) is WriteError
     assert str(error.value) == "x cannot be written."
 
 

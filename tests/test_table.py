@@ -116,6 +116,12 @@ def test_comments_before_the_header(tmp_path, end):
     assert (table.time_name, table.names, table.ts.tolist()) == ("t", ("x", "y"), TS)
 
 
+def test_names_of_several_lines_become_one(tmp_path):
+    header = '"t\r\nin s","x\n\tin kg","y in\u00a0m"'
+    table = read_table(written(tmp_path, lines(header)))
+    assert (table.time_name, table.names) == ("t in s", ("x in kg", "y in\u00a0m"))
+
+
 def test_blanks_around_quotation_marks(tmp_path):
     rows = [' "t" , "x, in kg" , y ', *[f' {t} , "{t * t}" , {t} ' for t in TS]]
     table = read_table(written(tmp_path, rows))

@@ -26,6 +26,9 @@ from ._measured import Measured
 MOST_STEPS = 10**6
 MOST_POWER = 100
 
+# Of the arrays of a model: a file that claims more may take all memory.
+MOST_BYTES = 2**30
+
 
 def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     missing = [n for n in ("model.json", "model.safetensors") if not (folder / n).is_file()]
@@ -36,6 +39,8 @@ def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         )
     try:
         about = read_json(folder / "model.json")
+        if (size := (folder / "model.safetensors").stat().st_size) > MOST_BYTES:
+            raise Damaged(f"its arrays take {size:,} bytes; expected at most {MOST_BYTES:,}")
         arrays, _ = load_arrays(folder / "model.safetensors")
     except (ValueError, OSError, Damaged) as error:
         raise IdentifyError(f"The model in {folder} is damaged: {error}.") from None
@@ -161,10 +166,12 @@ def check_effort(
         raise ValueError(f"window = {window}")
 
 
-def empty_polynomial(terms: dict[str, Any], variables: int) -> Polynomial:
+def empty_polynomial(terms: dict[str, Any], states: int, variables: int) -> Polynomial:
     powers = tuple(tuple(int(p) for p in row) for row in terms["powers"])
     used = tuple(tuple(bool(u) for u in row) for row in terms["used"])
     for row in powers:
         if len(row) != variables or not all(0 <= p <= MOST_POWER for p in row):
             raise ValueError(f"a term has the powers {row!r:.40}")
-    return Polynomial(jnp.zeros((len(powers), len(used[0]))), used, powers)
+    if [len(row) for row in used] != [states] * len(powers):
+        raise ValueError(f"{len(powers)} terms of {states} equations have used = {used!r:.40}")
+    return Polynomial(jnp.zeros((len(powers), states)), used, powers)

@@ -434,7 +434,7 @@ class Identifier:
             field = self._made_field(series, jax.random.key(0))
         else:
             variables = series.states * (1 + len(self.delays)) + series.inputs
-            field = empty_polynomial(terms, variables)
+            field = empty_polynomial(terms, series.states, variables)
         return Equation(field, jnp.zeros(len(setting.periods)))
 
     # --- checks

@@ -23,6 +23,7 @@ BATCH_LIMIT = 2**26
 
 # More than CIFAR-10's archives hold: what unpacks to more is not unpacked any further.
 ARCHIVE_LIMIT = 2**28
+MOST_MEMBERS = 1000
 
 CHUNK = 2**16
 
@@ -136,28 +137,56 @@ def _content(path: Path) -> tuple[str, bytes]:
 def _limited(where: str | Path, file: Any) -> bytes:
     content = file.read(BATCH_LIMIT + 1)
     if len(content) > BATCH_LIMIT:
-        raise _not_original(where, f"is longer than {BATCH_LIMIT:,} bytes")
+        raise _too_long(where)
     return content
+
+
+def _too_long(where: str | Path) -> DataError:
+    return _not_original(where, f"is longer than {BATCH_LIMIT:,} bytes")
 
 
 def _members(path: Path, names: Sequence[str]) -> list[tuple[str, bytes]]:
     """Files inside an archive, which is read from one end to the other. Nothing is unpacked to the
     disk, and links and everything else that is not asked for are passed over."""
-    found: dict[str, bytes] = {}
     with _reading(path), _decompressed(path) as file:
-        stream: Any = _Bounded(path, file)
-        with tarfile.open(fileobj=stream, mode="r|") as archive:
-            for member in archive:
-                name = member.name.removeprefix("./")
-                content = archive.extractfile(member) if name in names and member.isreg() else None
-                if content is not None:
-                    found[name] = _limited(f"{path}: {name}", content)
+        stream = _Bounded(path, file)
+        found = dict(_tar_files(path, stream, names))
         # To the end, where gzip keeps its check.
         while stream.read(CHUNK):
             pass
     if missing := [name for name in names if name not in found]:
         raise _not_original(path, f"lacks {listed(missing)}")
     return [(f"{path}: {name}", found[name]) for name in names]
+
+
+def _tar_files(path: Path, stream: "_Bounded", names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    """Those files of an archive that are asked for.
+
+    Extended headers are skipped: Python before 3.11.10 takes forever to parse hostile ones, and
+    short names need none.
+    """
+    for number in range(MOST_MEMBERS):
+        block = stream.read(tarfile.BLOCKSIZE)
+        if block == bytes(tarfile.BLOCKSIZE) or (number and not block):
+            return
+        member = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+        if member.size < 0 or member.type == tarfile.GNUTYPE_SPARSE:
+            raise ValueError("it has a sparse member, or one of negative size")
+        # Links, folders and devices have no content, whatever size they claim.
+        size = 0 if member.type in b"123456" else member.size
+        padded = size + -size % tarfile.BLOCKSIZE
+        name = member.name.removeprefix("./")
+        if name in names and member.isreg():
+            if size > BATCH_LIMIT:
+                raise _too_long(f"{path}: {name}")
+            content = stream.read(padded)
+            yield name, content[:size]
+            padded -= len(content)
+        while padded and (skipped := len(stream.read(min(padded, CHUNK)))):
+            padded -= skipped
+        if padded:
+            raise ValueError("it is cut short")
+    raise ValueError(f"it has more than {MOST_MEMBERS:,} members")
 
 
 class _Bounded:
@@ -348,72 +377,140 @@ def read_svhn(paths: Sequence[Path], counts: tuple[int, int]) -> list[Split]:
     return [_mat(path, n) for path, n in zip(paths, counts, strict=True)]
 
 
+# MATLAB's codes for the kinds of arrays, and for how their numbers are stored.
+KINDS = {
+    **{1: "cell", 2: "struct", 3: "object", 4: "char", 5: "sparse", 6: "double", 7: "single"},
+    **{8: "int8", 9: "uint8", 10: "int16", 11: "uint16", 12: "int32", 13: "uint32"},
+    **{14: "int64", 15: "uint64", 16: "function", 17: "opaque"},
+}
+NUMBERS = {
+    **{1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8"},
+    **{12: "i8", 13: "u8"},
+}
+INT8, INT32, UINT32, MATRIX, PACKED = 1, 5, 6, 14, 15
+MOST_DIMENSIONS = 32
+
+
 def _mat(path: Path, count: int) -> Split:
     """MATLAB's first index changes fastest and counts rows; the digit 0 has the label 10."""
-    import scipy.io
-
     shape = (32, 32, 3, count)
     with _reading(path):
-        # Before SciPy reads anything, which takes what a file says of its lengths as given.
-        _check_unpacked(path, math.prod(shape) + 8 * count + CHUNK)
-        for name, got, kind in scipy.io.whosmat(path):
-            if name in ("X", "y"):
-                _check_array(path, {"X": "images", "y": "labels"}[name], got, kind, shape)
-        content = scipy.io.loadmat(path, variable_names=["X", "y"])
-        if not {"X", "y"} <= content.keys():
+        found = {}
+        # Each label may take eight bytes.
+        for content, order in _mat_elements(path, math.prod(shape) + 8 * count + CHUNK):
+            array = _MatArray(content, order)
+            if array.name in (b"X", b"y"):
+                found[array.name] = _mat_numbers(path, array, shape)
+        if len(found) < 2:
             raise _not_original(path, "holds no arrays X and y")
-        images = content["X"]
-        if images.dtype != np.uint8 or images.shape != shape:
-            problem = f"holds {images.dtype} images of {_times(images.shape)}"
-            raise _not_original(path, f"{problem}, and not uint8 of {_times(shape)}")
-        labels = _labels(path, content["y"].ravel(), count, first=1)
-    return images.transpose(3, 0, 1, 2), labels % 10
+        labels = _labels(path, found[b"y"], count, first=1)
+    return found[b"X"].reshape(shape, order="F").transpose(3, 0, 1, 2), labels % 10
 
 
-def _check_array(
-    path: Path, what: str, got: Sequence[int], kind: str, shape: tuple[int, ...]
-) -> None:
-    if what == "images":
-        right, expected = (kind, tuple(got)) == ("uint8", shape), f"uint8 of {_times(shape)}"
-    else:
-        number = re.fullmatch(r"double|single|u?int(8|16|32|64)", kind) is not None
-        right, expected = number and math.prod(got) == shape[-1], f"{shape[-1]:,} numbers"
-    if not right:
-        problem = f"holds {kind} {what} of {_times(got)}"
-        raise _not_original(path, f"{problem}, and not {expected}")
-
-
-def _check_unpacked(path: Path, limit: int) -> None:
-    """Goes through the arrays of a MATLAB file, unpacks those that are packed, and keeps nothing of
-    them. Neither what they hold nor the length that they claim to have may exceed the limit."""
-    packed, left = 15, limit
+def _mat_elements(path: Path, limit: int) -> Iterator[tuple[bytearray, str]]:
+    """The arrays of a MATLAB file, unpacked, and their byte order. Together they may hold no more
+    bytes than the limit."""
+    left = limit
     with open(path, "rb") as file:
-        order = ">" if file.read(128).endswith(b"MI") else "<"
-        while len(tag := file.read(8)) == 8:
+        header = file.read(128)
+        order = {b"IM": "<", b"MI": ">"}.get(header[126:])
+        if order is None or header[124:126] != struct.pack(f"{order}H", 0x0100):
+            raise ValueError("it is no MATLAB file of version 5")
+        while tag := file.read(8):
             kind, size = struct.unpack(f"{order}II", tag)
-            end, start = file.tell() + size, b""
-            unpacker = zlib.decompressobj() if kind == packed else None
-            if unpacker is None:
-                start = tag + file.read(min(size, CHUNK))
-                file.seek(end)
-            while unpacker and (chunk := file.read(min(CHUNK, end - file.tell()))):
-                while chunk and left >= 0:
-                    part = unpacker.decompress(chunk, CHUNK)
-                    start, left = start or part, left - len(part)
-                    chunk = unpacker.unconsumed_tail
-            if left < 0 or _claimed(start, order) > limit:
+            if kind == PACKED:
+                content = _unpacked(file, size, left)
+                kind, size = struct.unpack_from(f"{order}II", content)
+                del content[:8]
+            else:
+                content = bytearray(file.read(min(size, left + 1)))
+            left -= len(content)
+            if left < 0:
                 raise _not_original(path, f"unpacks to more than {limit:,} bytes")
+            if kind != MATRIX or size != len(content):
+                raise ValueError(f"an element of the kind {kind} should have {size:,} bytes")
+            yield content, order
 
 
-def _claimed(array: bytes, order: str) -> int:
-    """How long the numbers of an array are, by its header: behind its flags, shape and name."""
-    place = 8
-    for part in range(4):
-        if place + 8 > len(array):
-            return 0
-        kind, size = struct.unpack_from(f"{order}II", array, place)
-        if part == 3:
-            return 0 if kind >> 16 else size
-        # Short ones stand inside their tag.
-        place += 8 if kind >> 16 else 8 + size + -size % 8
-    return 0
+def _unpacked(file: IO[bytes], size: int, limit: int) -> bytearray:
+    """The next `size` bytes of a file, unpacked to little more than `limit` bytes at most."""
+    unpacker, content = zlib.decompressobj(), bytearray()
+    while size and not unpacker.eof and (chunk := file.read(min(CHUNK, size))):
+        size -= len(chunk)
+        while chunk and len(content) <= limit:
+            content += unpacker.decompress(chunk, CHUNK)
+            chunk = unpacker.unconsumed_tail
+    if len(content) <= limit and (size or not unpacker.eof):
+        raise ValueError("a packed element is cut short, or goes on behind its end")
+    return content
+
+
+class _MatArray:
+    """An array of MATLAB's. What its header says is checked against the bytes that are there.
+
+    SciPy's own reader is not for files of others: it ends the process where it does not know how
+    numbers are stored.
+    """
+
+    def __init__(self, content: bytearray, order: str):
+        self._content, self._order, self._place = content, order, 0
+        flags, _ = struct.unpack(f"{order}II", self._part(UINT32))
+        self.kind = KINDS.get(flags & 0xFF, "unknown")
+        if flags & 0x0800:
+            self.kind = f"complex {self.kind}"
+        if flags & 0x0200:
+            self.kind = f"logical {self.kind}"
+        self.shape = () if self.kind == "opaque" else self._shape()
+        self.name = self._part(INT8)
+
+    def _shape(self) -> tuple[int, ...]:
+        shape = np.frombuffer(self._part(INT32), f"{self._order}i4")
+        if shape.size > MOST_DIMENSIONS:
+            raise ValueError(f"it has an array of {shape.size:,} dimensions")
+        return tuple(shape.tolist())
+
+    def _part(self, expected: int) -> bytes:
+        kind, part = self._next()
+        if kind != expected:
+            raise ValueError(f"its header has a part of the kind {kind} in place of {expected}")
+        return bytes(part)
+
+    def numbers(self) -> np.ndarray:
+        """The real parts, one after the other. They share memory with the array."""
+        kind, part = self._next()
+        if kind not in NUMBERS:
+            raise ValueError(f"its numbers are stored as the unknown kind {kind}")
+        return np.frombuffer(part, f"{self._order}{NUMBERS[kind]}")
+
+    def _next(self) -> tuple[int, memoryview]:
+        """The kind and the bytes of the next part; up to four bytes may stand inside its tag."""
+        kind, size = struct.unpack_from(f"{self._order}II", self._content, self._place)
+        start = self._place + 8
+        if kind >> 16:
+            kind, size, start = kind & 0xFFFF, kind >> 16, start - 4
+        part = memoryview(self._content)[start : start + size]
+        if len(part) < size or (start % 8 and size > 4):
+            raise ValueError(f"a part of {size:,} bytes is cut short")
+        self._place = start + size + -(start + size) % 8
+        return kind, part
+
+
+def _mat_numbers(path: Path, array: _MatArray, shape: tuple[int, ...]) -> np.ndarray:
+    """The images X or the labels y, if their kind and shape are right."""
+    what = {b"X": "images", b"y": "labels"}[array.name]
+    if what == "images":
+        right = (array.kind, array.shape) == ("uint8", shape)
+        expected = f"uint8 of {_times(shape)}"
+    else:
+        number = re.fullmatch(r"double|single|u?int(8|16|32|64)", array.kind) is not None
+        right = number and math.prod(array.shape) == shape[-1]
+        expected = f"{shape[-1]:,} numbers"
+    if not right:
+        problem = f"holds {array.kind} {what} of {_times(array.shape)}"
+        raise _not_original(path, f"{problem}, and not {expected}")
+    numbers = array.numbers()
+    if what == "images":
+        if numbers.dtype != np.uint8:
+            raise _not_original(path, f"holds images stored as {numbers.dtype}, and not as uint8")
+        _check_size(f"The array of images in {path}", numbers.size, math.prod(shape))
+    return numbers

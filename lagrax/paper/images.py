@@ -28,7 +28,7 @@ from jaxtyping import Array, Float, Int32, PyTree, UInt8
 from .. import _machine
 from .._files import parse_json
 from .._gradients import Checkpointed, Direct
-from .._runs import Damaged, RunError, load_arrays, load_checkpoint, save_checkpoint
+from .._runs import Damaged, RunError, load_about, load_checkpoint, save_checkpoint
 from ..nn import Affine, Classifier, paper_intervals, paper_model, paper_models, paper_size
 from ..training import Trained, train
 from .data import Images
@@ -396,7 +396,7 @@ def load_model(path: str | Path) -> Classifier:
     path = Path(path)
     path = path / MODEL_FILE if path.is_dir() else path
     try:
-        _, about = load_arrays(path)
+        about = load_about(path)
         run = parse_json(about["run"])
         protocol = Protocol(**run["protocol"])
         options = {"compute_dtype": protocol.dtype, **protocol.options}

@@ -11,6 +11,8 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
+from ._values import is_whole
+
 ROWS = "rows"
 
 
@@ -20,7 +22,7 @@ def make_mesh(
     """The devices in a row; None for the one that JAX would take by itself."""
     if devices is None:
         return None
-    if isinstance(devices, int | np.integer):
+    if is_whole(devices):
         there = jax.devices()
         if not 1 <= devices <= len(there):
             raise ValueError(
@@ -32,6 +34,10 @@ def make_mesh(
     if not isinstance(devices, Sequence) or not all(isinstance(d, jax.Device) for d in devices):
         raise TypeError(
             f"train got devices={devices!r:.60}; expected how many, or some of jax.devices()."
+        )
+    if not devices or len(set(devices)) < len(devices):
+        raise ValueError(
+            f"train got devices={list(devices)!r:.60}; expected at least one, and each only once."
         )
     size = min(batch, rows)
     if size % len(devices):

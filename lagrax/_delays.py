@@ -12,14 +12,14 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, Real
 
-from ._values import check_whole, is_number, is_real, is_traced, is_whole, real_array
+from ._values import check_whole, is_number, is_real, is_traced, is_whole, real_array, shown
 
 # NumPy where all is known beforehand, JAX where something is traced.
 AnyArray = Any
 RealScalar = float | int | Real[ArrayLike, ""]
 
-# Each is an entry of the history. Compiling a solve with this many takes ten seconds, and grows with
-# their square.
+# Each is an entry of the history. Compiling a solve with this many takes ten seconds, and with more
+# grows as their square.
 MOST_DELAYS = 1000
 # Held states of which each is a variable of the compiled loop; it is compiled longer the more there
 # are (a second for these), so of more they are rows of one array.
@@ -47,7 +47,7 @@ class Learn:
     ):
         for name, value in (("start", start), ("low", low), ("high", high)):
             if value is not None and not (is_number(value) and value > 0):
-                raise ValueError(f"Learn got {name}={value!r}; expected a positive number.")
+                raise ValueError(f"Learn got {name}={shown(value)}; expected a positive number.")
         for name, value in (
             ("start", start),
             ("low", start / 3 if low is None else low),

@@ -267,17 +267,21 @@ def not_worse(errors: Float[np.ndarray, " windows"], best: Float[np.ndarray, " w
     return bool(growth.mean() <= max(2 * scatter, np.log(1.05)))
 
 
-def needed_terms(normal: Normal) -> list[int]:
-    """Drops terms, the least needed first, as long as held-out windows do not get worse."""
-    windows, states, many, _ = normal.columns.shape
-    # All that are left are left out in turn, and each time all products are added up.
-    if (work := windows * states * many**4) > MOST_WORK:
+def check_work(terms: int, windows: int) -> None:
+    """How long `needed_terms` takes: all terms that are left are left out in turn, and each time
+    the products of all windows are added up."""
+    work = windows * terms**4
+    if work > MOST_WORK:
         raise ValueError(
-            f"Finding out which of {many:,} terms are needed in {windows:,} windows takes about "
+            f"Finding out which of {terms:,} terms are needed in {windows:,} windows takes about "
             f"{work / 1e9 / 3600:.0f} hours; expected less than a day. Give a lower degree, or "
             "fewer delays or columns."
         )
-    terms = list(range(many))
+
+
+def needed_terms(normal: Normal) -> list[int]:
+    """Drops terms, the least needed first, as long as held-out windows do not get worse."""
+    terms = list(range(normal.columns.shape[2]))
     best = held_out(normal)
     while len(terms) > 1:
         fewer = [[t for t in terms if t != left] for left in terms]

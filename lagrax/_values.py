@@ -1,7 +1,7 @@
 """The kinds of value that arguments are of: whole numbers, numbers, arrays of real numbers."""
 
 import math
-from typing import Any
+from typing import Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ def is_traced(*values: Any) -> bool:
     return any(isinstance(v, Tracer) for v in values)
 
 
-def is_whole(value: Any) -> bool:
+def is_whole(value: Any) -> TypeGuard[int | np.integer]:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 

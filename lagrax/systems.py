@@ -25,7 +25,7 @@ from jaxtyping import Array, ArrayLike, Float, PyTree, Real
 from numpy.typing import NDArray
 
 from ._delays import MOST_DELAYS, TOO_MANY, Delay, Lag, RealScalar, holds
-from ._values import check_whole, is_number, is_real, is_traced, is_whole, real_array
+from ._values import check_whole, is_number, is_real, is_traced, is_whole, real_array, shown
 
 State = Float[Array, "..."]
 History = Sequence[State]
@@ -115,7 +115,7 @@ class HeldSystem(System):
             raise ValueError(f"solution got intervals={intervals}; expected 1 or more, or None.")
         check_whole("solution", "intervals", intervals, 1)
         ts, y0 = jnp.asarray(ts, dtype), y0.astype(dtype)
-        return _solution(self, ts.ravel(), y0, intervals).reshape(ts.shape + y0.shape)
+        return _solution(self, ts.ravel(), y0, int(intervals)).reshape(ts.shape + y0.shape)
 
 
 def _intervals_until(ts: Real[ArrayLike, "..."], tau: RealScalar) -> int:
@@ -306,9 +306,13 @@ class Linear(LinearSystem):
         tau: RealScalar = 1.0,
     ):
         self.A = _square(A, "Linear")
-        if np.ndim(Bs) == 0 and not isinstance(Bs, Sequence):
-            raise TypeError(f"Linear got Bs={Bs!r:.60}; expected a list of matrices, Bs=[B].")
-        matrices = [_floating(B, "Linear", f"Bs[{j}]") for j, B in enumerate(Bs)]
+        try:
+            given = list(Bs)
+        except TypeError:
+            raise TypeError(
+                f"Linear got Bs={Bs!r:.60}; expected a list of matrices, Bs=[B]."
+            ) from None
+        matrices = [_floating(B, "Linear", f"Bs[{j}]") for j, B in enumerate(given)]
         if not matrices:
             raise ValueError(
                 "Linear got no Bs; expected one matrix for each held argument, Bs=[B_0, B_1, ...]. "
@@ -496,7 +500,7 @@ def _numbers(x: Any, who: str, name: str) -> Real[Array, "..."]:
     # In NumPy, because JAX traces even what is known while it traces something else.
     known = real_array(x)
     if known is None or isinstance(x, bool):
-        raise TypeError(f"{who} got {name}={x!r:.60}; expected real numbers.")
+        raise TypeError(f"{who} got {name}={shown(x)}; expected real numbers.")
     if not np.all(np.isfinite(known)):
         raise ValueError(f"{who} got {name}={x!s:.60}; expected finite numbers.")
     given = np.asarray(x)

@@ -296,8 +296,8 @@ def _step(
         values, metrics = values if isinstance(values, tuple) else (values, {})
         if not is_real(values):
             raise TypeError(
-                f"loss returned {_seen(values)}; expected one real value a row of the batch, or one "
-                "alone, and perhaps a dictionary of metrics: return value, metrics."
+                f"loss returned {_seen(values)}; expected one real value a row of the batch, or a "
+                "single one, and perhaps a dictionary of metrics: return value, metrics."
             )
         if weights is not None and jnp.shape(values) != weights.shape:
             raise ValueError(

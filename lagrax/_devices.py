@@ -35,16 +35,16 @@ def make_mesh(
         raise TypeError(
             f"train got devices={devices!r:.60}; expected how many, or some of jax.devices()."
         )
-    if not devices or len(set(devices)) < len(devices):
-        raise ValueError(
-            f"train got devices={list(devices)!r:.60}; expected at least one, and each only once."
-        )
+    if not devices:
+        raise ValueError("train got devices=[]; expected at least one, or None for the first.")
     size = min(batch, rows)
     if size % len(devices):
         raise ValueError(
             f"train got {size} rows a step for {len(devices)} devices; expected a multiple of "
             f"{len(devices)}, so that each has as many: change batch_size, or devices."
         )
+    if len(set(devices)) < len(devices):
+        raise ValueError(f"train got devices={devices!r:.60}; expected each device only once.")
     return Mesh(np.array(devices), (ROWS,))
 
 

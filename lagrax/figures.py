@@ -32,9 +32,9 @@ Values = Real[ArrayLike, " _"] | Sequence[SupportsFloat]
 Range = tuple[float | int, float | int]
 
 # Beyond, what is drawn around the values overflows.
-LARGEST = 1e307
+_LARGEST = 1e307
 # Panels side by side, of which each is then a tenth of an inch wide.
-MOST_COLUMNS = 100
+_MOST_COLUMNS = 100
 
 COLOURS = {
     "blue": "#0072B2",
@@ -131,7 +131,7 @@ class Panel:
             if limits is not None and not _is_range(limits):
                 raise ValueError(
                     f"A panel got {name}={limits!r:.60}; expected two different numbers, of at "
-                    f"most {LARGEST:g} in size."
+                    f"most {_LARGEST:g} in size."
                 )
             if log and limits is not None and min(limits) <= 0:
                 raise ValueError(f"A logarithmic axis needs a positive `{name}`, not {limits}.")
@@ -169,7 +169,7 @@ class Figure:
                 f"The figure {self.name!r} has {len(self.panels)} panels in {self.columns} "
                 "columns; it needs one of each at least."
             )
-        check_whole("A figure", "columns", self.columns, 1, MOST_COLUMNS)
+        check_whole("A figure", "columns", self.columns, 1, _MOST_COLUMNS)
         height = math.ceil(len(self.panels) / self.columns)
         if self.rows and len(self.rows) != height:
             raise ValueError(
@@ -185,7 +185,7 @@ def _is_range(limits: Any) -> bool:
     ends = real_array(limits)
     if ends is None or ends.shape != (2,):
         return False
-    return bool(np.all(np.abs(ends) <= LARGEST) and ends[0] != ends[1])
+    return bool(np.all(np.abs(ends) <= _LARGEST) and ends[0] != ends[1])
 
 
 def _check_mark(mark: Mark, size: str, *fields: str) -> None:
@@ -202,10 +202,10 @@ def _check_mark(mark: Mark, size: str, *fields: str) -> None:
         if known is None:
             raise ValueError(f"`{name}` of {kind} is {values!r:.60}; expected numbers.")
         largest = np.max(np.abs(known), where=np.isfinite(known), initial=0.0)
-        if largest > LARGEST:
+        if largest > _LARGEST:
             raise ValueError(
                 f"`{name}` of {kind} goes up to {largest:.3g} in size; expected at most "
-                f"{LARGEST:g}. Draw it in another unit."
+                f"{_LARGEST:g}. Draw it in another unit."
             )
     shapes = {name: np.shape(values) for name, values in given.items()}
     if any(len(shape) != 1 for shape in shapes.values()) or len(set(shapes.values())) > 1:

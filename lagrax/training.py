@@ -33,7 +33,7 @@ from ._runs import InMemory, Record, RunError as RunError, RunFolder, fingerprin
 from ._values import check_whole, is_number, is_real, is_whole
 
 # Steps in one compiled call, which keeps the metrics of all of them.
-MOST_STEPS = 10**7
+_MOST_STEPS = 10**7
 
 
 class TrainingError(RuntimeError):
@@ -344,8 +344,8 @@ def _check_metrics(metrics: Any, source: str) -> None:
     for name, value in metrics.items():
         if not is_real(value):
             raise ValueError(
-                f"{source} returned the metric {name!r} as {_seen(value)}; expected a real number, "
-                "or an array of them. Give a complex one as its real and imaginary parts."
+                f"{source} returned the metric {name!r} as {_seen(value)}; expected a number, or "
+                "an array of them, and real ones. Split a complex one into its two parts."
             )
 
 
@@ -499,9 +499,9 @@ def _checked(seeds: Any, config: dict[str, Any] | None, **numbers: Any) -> dict[
     own: dict[str, Any] = {
         name: value if value is None else _whole(name, value) for name, value in numbers.items()
     }
-    if min(own["steps"], own["block"]) > MOST_STEPS:
+    if min(own["steps"], own["block"]) > _MOST_STEPS:
         raise ValueError(
-            f"train got block={own['block']:,}; expected at most {MOST_STEPS:,} steps in one "
+            f"train got block={own['block']:,}; expected at most {_MOST_STEPS:,} steps in one "
             "compiled call, which keeps the metrics of all of them and shows nothing until its end."
         )
     single = is_whole(seeds)

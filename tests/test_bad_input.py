@@ -704,7 +704,7 @@ CALLS = {
     "one device twice": (
         lambda: trained(devices=[DEVICE, DEVICE]),
         ValueError,
-        ["train got devices=[", "each only once"],
+        ["train got devices=[", "only once"],
     ),
     "none of the devices": (
         lambda: trained(devices=[]),
@@ -727,12 +727,12 @@ CALLS = {
     "a complex metric": (
         lambda: trained(loss=with_metric),
         ValueError,
-        ["the metric 'z' as an array of complex64", "real number"],
+        ["the metric 'z' as an array of complex64", "real ones"],
     ),
     "a key as metric": (
         lambda: trained(evaluate=key_as_metric),
         ValueError,
-        ["the metric 'key' as an array of key<fry>", "real number"],
+        ["the metric 'key' as an array of key<fry>", "real ones"],
     ),
     "a complex loss": (
         lambda: trained(loss=lambda model, batch: loss(model, batch) + 0j),

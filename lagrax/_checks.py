@@ -13,21 +13,12 @@ import numpy as np
 import optimistix as optx
 from jaxtyping import PyTree
 
-from ._delays import (
-    Delay,
-    Hold,
-    Lag,
-    Learn,
-    RealScalar,
-    describe,
-    is_number,
-    is_traced,
-    is_whole,
-)
+from ._delays import MOST_DELAYS, TOO_MANY, Delay, Hold, Lag, Learn, RealScalar, describe
 from ._field import takes_history
 from ._gradients import Adjoint, Checkpointed, Direct, Gradient
 from ._pacing import ConstantSteps
 from ._saving import sub_saves
+from ._values import MOST_COUNT, is_number, is_real, is_traced, is_whole, real_array, shown
 
 
 def check_options(unknown: dict[str, Any], function: Callable) -> None:
@@ -58,6 +49,10 @@ def check_delays(delays: Any) -> None:
         raise TypeError(f"delays={describe([delays])} is one delay; expected a list: delays=[...].")
     if not isinstance(delays, Sequence) or isinstance(delays, str):
         raise TypeError(f"delays={delays!r}; expected a list of Hold and Lag, or () for none.")
+    if len(delays) > MOST_DELAYS:
+        raise ValueError(
+            f"Got {len(delays):,} delays; expected at most {MOST_DELAYS:,}. {TOO_MANY}"
+        )
     for delay in delays:
         if not isinstance(delay, (Hold, Lag)):
             raise TypeError(
@@ -186,6 +181,11 @@ def check_intervals(intervals: Any, delays: Sequence[Delay], t0: Any, t1: Any) -
         raise TypeError(f"intervals={intervals!r}; expected a whole number.")
     if intervals is not None and intervals < 1:
         raise ValueError(f"intervals={intervals}; expected at least 1.")
+    if intervals is not None and intervals > MOST_INTERVALS:
+        raise ValueError(
+            f"intervals={shown(intervals)}; expected at most {MOST_INTERVALS:,}. Give times and "
+            "delays in the same unit."
+        )
     periods = [d.tau for d in delays if isinstance(d, Lag) or d.tau is not None]
     if intervals is None and periods and is_traced(t0, t1, *periods):
         what = "A delay" if is_traced(*periods) else "t0 or t1"
@@ -224,11 +224,21 @@ def check_progress_meter(meter: Any) -> None:
         )
 
 
+# Of equal steps in one interval. More take minutes, and their rounding errors outweigh what the
+# last ones gain.
+MOST_STEPS = 10**8
+
+
 def check_steps(steps: Any, max_steps: Any, controller: Any, dt0: Any) -> None:
     if not is_whole(max_steps) or max_steps < 1:
         raise ValueError(
             f"max_steps={max_steps!r}; expected a whole number, at least 1: memory is set aside "
             "for so many."
+        )
+    if max_steps > MOST_COUNT:
+        raise ValueError(
+            f"max_steps={shown(max_steps)}; expected at most {MOST_COUNT:,}: steps are counted in "
+            "32 bits."
         )
     if dt0 is not None and not is_traced(dt0) and not (is_number(dt0) and dt0 > 0):
         raise ValueError(
@@ -241,6 +251,11 @@ def check_steps(steps: Any, max_steps: Any, controller: Any, dt0: Any) -> None:
         raise ValueError(
             f"steps={steps!r}; expected a whole number of equal steps an interval, at least 1. For "
             "adaptive steps leave it out."
+        )
+    if steps > MOST_STEPS:
+        raise ValueError(
+            f"steps={shown(steps)}; expected at most {MOST_STEPS:,} in each interval. Fewer of a "
+            "solver of higher order do better, such as diffrax.Dopri8()."
         )
     given = "stepsize_controller" if controller is not None else "dt0"
     if controller is not None or dt0 is not None:
@@ -284,6 +299,7 @@ def checked_controller(
             f"stepsize_controller={controller!r}; expected one of diffrax's, such as "
             "diffrax.PIDController(rtol=1e-5, atol=1e-7)."
         )
+    _check_numbers_of(controller)
     if isinstance(controller, diffrax.StepTo):
         raise ValueError(
             "StepTo counts its steps and would lose count where a breakpoint adds one. Use "
@@ -302,6 +318,29 @@ def checked_controller(
             "steps=K equal steps an interval, or use a solver such as diffrax.Tsit5()."
         )
     return controller.wrap(direction=1)
+
+
+# diffrax looks at these within the compiled program, if at all.
+_NOT_NEGATIVE = ("rtol", "atol", "dtmin", "dtmax", "safety", "factormin", "factormax")
+_NUMBERS = (*_NOT_NEGATIVE, "pcoeff", "icoeff", "dcoeff", "step_ts", "jump_ts")
+
+
+def _check_numbers_of(controller: Any) -> None:
+    inner = getattr(controller, "controller", None)
+    if isinstance(inner, diffrax.AbstractStepSizeController):
+        _check_numbers_of(inner)
+    for name in _NUMBERS:
+        for value in jax.tree.leaves(getattr(controller, name, None)):
+            if is_traced(value) and is_real(value):
+                continue
+            numbers = None if is_traced(value) else real_array(value)
+            negative = name in _NOT_NEGATIVE and numbers is not None and np.any(numbers < 0)
+            if numbers is None or negative or np.any(np.isnan(numbers)):
+                kind = "positive numbers" if name in _NOT_NEGATIVE else "numbers"
+                raise ValueError(
+                    f"{type(controller).__name__} got {name}={value!r:.60}; expected {kind}, such "
+                    "as diffrax.PIDController(rtol=1e-5, atol=1e-7)."
+                )
 
 
 def with_tolerances(solver: diffrax.AbstractSolver, controller: Any, dtype: Any):
@@ -388,8 +427,12 @@ def check_saveat(saveat: Any, t0: Any, t1: Any, dtype: Any) -> None:
                 "saveat has both `ts` and `steps`. Save them apart: "
                 "SaveAt(subs=[SubSaveAt(ts=...), SubSaveAt(steps=True)])."
             )
-        if sub.ts is not None and not is_traced(sub.ts):
-            _check_times(np.asarray(sub.ts), t0, t1, dtype)
+        if sub.ts is None or (is_traced(sub.ts) and is_real(sub.ts)):
+            continue
+        ts = None if is_traced(sub.ts) else real_array(sub.ts)
+        if ts is None:
+            raise ValueError(f"saveat.ts={sub.ts!r:.60}; expected a row of real times.")
+        _check_times(ts, t0, t1, dtype)
 
 
 def _check_times(ts: np.ndarray, t0: Any, t1: Any, dtype: Any) -> None:

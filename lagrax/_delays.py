@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,12 +10,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, Real
+
+from ._values import check_whole, is_number, is_real, is_traced, is_whole, real_array, shown
 
 # NumPy where all is known beforehand, JAX where something is traced.
 AnyArray = Any
 RealScalar = float | int | Real[ArrayLike, ""]
+
+# Each is an entry of the history. Compiling a solve with this many takes ten seconds, and with more
+# grows as their square.
+MOST_DELAYS = 1000
+# Held states of which each is a variable of the compiled loop; it is compiled longer the more there
+# are (a second for these), so of more they are rows of one array.
+MOST_VARIABLES = 100
+# Rows are moved by one at every breakpoint: so many moves take minutes.
+MOST_MOVES = 10**11
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -37,10 +46,8 @@ class Learn:
         self, start: float | int, low: float | int | None = None, high: float | int | None = None
     ):
         for name, value in (("start", start), ("low", low), ("high", high)):
-            if value is not None and not (
-                isinstance(value, (int, float, np.number)) and np.isfinite(value) and value > 0
-            ):
-                raise ValueError(f"Learn got {name}={value!r}; expected a positive number.")
+            if value is not None and not (is_number(value) and value > 0):
+                raise ValueError(f"Learn got {name}={shown(value)}; expected a positive number.")
         for name, value in (
             ("start", start),
             ("low", start / 3 if low is None else low),
@@ -96,6 +103,7 @@ class Hold(eqx.Module):
                 f"Hold got lag={lag!r}; expected a whole number 0, 1, 2, ... of instants to look "
                 "back. For the state at t - tau use Lag(tau)."
             )
+        check_whole("Hold", "lag", lag, 0)
         self.tau = None if tau is None else _checked_period(tau, "Hold")
         self.times = None if times is None else _checked_times(times)
         self.lag = int(lag)
@@ -120,6 +128,11 @@ class Lag(eqx.Module):
 
 Delay = Hold | Lag
 
+TOO_MANY = (
+    "Each is an entry of the history, and with more a solve is compiled for minutes. For one "
+    "sample from far back give that alone, Hold(tau, lag=n)."
+)
+
 
 def holds(tau: RealScalar | Learn, n: int) -> list[Hold]:
     """The holds of lag 0, 1, ..., n − 1: the states at the last `n` instants, the newest first.
@@ -129,25 +142,8 @@ def holds(tau: RealScalar | Learn, n: int) -> list[Hold]:
     """
     if not is_whole(n) or n < 1:
         raise ValueError(f"holds got n={n!r}; expected a whole number of holds, at least 1.")
+    check_whole("holds", "n", n, 1, MOST_DELAYS, TOO_MANY)
     return [Hold(tau, lag=j) for j in range(n)]
-
-
-def is_whole(value: Any) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-
-
-def is_number(value: Any) -> bool:
-    """Whether this is one finite real number, of Python's, NumPy's or JAX's."""
-    if isinstance(value, (bool, str)) or np.ndim(value) != 0:
-        return False
-    try:
-        return math.isfinite(value)
-    except (TypeError, OverflowError):
-        return False
-
-
-def is_traced(*values: Any) -> bool:
-    return any(isinstance(v, Tracer) for v in values)
 
 
 def periods_to_learn(delays: Sequence[Delay]) -> list[Learn]:
@@ -187,12 +183,11 @@ def _checked_period(tau: Any, name: str) -> RealScalar | Learn:
 
 def _checked_times(times: Any) -> Any:
     given = times
-    try:
-        times = times if is_traced(times) else np.asarray(times, float)
-    except (TypeError, ValueError):
+    times = (times if is_real(times) else None) if is_traced(times) else real_array(times)
+    if times is None:
         raise ValueError(
-            f"Hold got times={times!r:.60}; expected instants, one number after the other."
-        ) from None
+            f"Hold got times={given!r:.60}; expected instants, one number after the other."
+        )
     if times.ndim != 1 or times.shape[0] == 0:
         raise ValueError(
             f"Hold got times of shape {times.shape}; expected at least one instant, one after the "
@@ -275,6 +270,7 @@ def make_grid(
         held = _samples_by_time(delays, starts, t0, slack, jump_ts)
     ages, past_times, from_past = held
     ring = 1 + max([int(np.max(a)) if not is_traced(a) else num for a in ages], default=0)
+    _check_ring(delays, ring, num)
     return Grid(
         starts=starts.astype(dtype),
         lengths=(points - starts).astype(dtype),
@@ -287,6 +283,15 @@ def make_grid(
         ring=ring,
         window=_window(lag_taus, _one_lag_alone(delays, jump_ts), starts, t1, slack, xp),
     )
+
+
+def _check_ring(delays: Sequence[Delay], ring: int, num: int) -> None:
+    if ring > MOST_VARIABLES and ring * num > MOST_MOVES:
+        raise ValueError(
+            f"{describe(delays)} looks back over {ring - 1:,} of {num:,} intervals. As many states "
+            f"are kept and each is moved at every breakpoint, {ring * num:.3g} times in all; "
+            f"expected at most {MOST_MOVES:.0e}. Give a smaller lag, or a shorter span."
+        )
 
 
 def _enough_intervals(delays, t0, t1) -> int | None:
@@ -447,6 +452,14 @@ def _one_lag_alone(delays, jump_ts) -> bool:
     return jump_ts is None and len(delays) == 1 and isinstance(delays[0], Lag)
 
 
+def _known_age(hold, num: int):
+    """The age where every breakpoint is an instant: one number, or, where that is large, one for
+    each interval."""
+    # No state is older than that at t0, with which the ring is filled.
+    age = min(hold.lag, num - 1)
+    return age if age < MOST_VARIABLES else np.minimum(age, np.arange(num))
+
+
 def _samples_by_time(delays, starts, t0, slack, jump_ts):
     """For each hold, where its sample was taken (see `Grid`), by the times of the breakpoints."""
     ages, times, from_past = [], [], []
@@ -459,7 +472,7 @@ def _samples_by_time(delays, starts, t0, slack, jump_ts):
         # The ring of knots starts filled with the state at t0, so looking further back than t0
         # finds that state too.
         age = np.maximum(index - _nearest(starts, instants), 0)
-        ages.append(hold.lag if _one_clock_alone(delays, jump_ts) else age)
+        ages.append(_known_age(hold, len(starts)) if _one_clock_alone(delays, jump_ts) else age)
     return ages, times, from_past
 
 
@@ -499,7 +512,9 @@ def _samples_in_order(delays, clocks, inner, order, t0, slack, jump_ts):
         instants = _numbered(hold, sample, t0, slack)
         times.append(jnp.minimum(instants, t0))
         from_past.append(instants < t0 - slack * jnp.maximum(jnp.abs(t0), jnp.abs(instants)))
-        ages.append(hold.lag if _one_clock_alone(delays, jump_ts) else index - place)
+        ages.append(
+            _known_age(hold, len(index)) if _one_clock_alone(delays, jump_ts) else index - place
+        )
     return ages, times, from_past
 
 

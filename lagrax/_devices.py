@@ -11,6 +11,8 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
+from ._values import is_whole
+
 ROWS = "rows"
 
 
@@ -20,7 +22,7 @@ def make_mesh(
     """The devices in a row; None for the one that JAX would take by itself."""
     if devices is None:
         return None
-    if isinstance(devices, int | np.integer):
+    if is_whole(devices):
         there = jax.devices()
         if not 1 <= devices <= len(there):
             raise ValueError(
@@ -33,12 +35,16 @@ def make_mesh(
         raise TypeError(
             f"train got devices={devices!r:.60}; expected how many, or some of jax.devices()."
         )
+    if not devices:
+        raise ValueError("train got devices=[]; expected at least one, or None for the first.")
     size = min(batch, rows)
     if size % len(devices):
         raise ValueError(
             f"train got {size} rows a step for {len(devices)} devices; expected a multiple of "
             f"{len(devices)}, so that each has as many: change batch_size, or devices."
         )
+    if len(set(devices)) < len(devices):
+        raise ValueError(f"train got devices={devices!r:.60}; expected each device only once.")
     return Mesh(np.array(devices), (ROWS,))
 
 

@@ -18,6 +18,15 @@ class WriteError(OSError):
     """Something cannot be written; the message says where, why and what to do."""
 
 
+def checked_path(who: str, path: Any) -> Path:
+    """A path that the system can be asked for, whatever is there."""
+    if not isinstance(path, (str, Path)):
+        raise TypeError(f"{who} got {path!r:.60}; expected a path.")
+    if "\0" in str(path):
+        raise ValueError(f"{who} got {str(path)!r:.60}; expected a path without NUL characters.")
+    return Path(path)
+
+
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
     """What the system refuses within becomes a sentence about `path`; the outermost one counts."""

@@ -8,6 +8,7 @@ keeps its own normal equations, of which held-out errors and subsets of terms ar
 submatrices.
 """
 
+import math
 from collections.abc import Sequence
 from itertools import combinations_with_replacement
 from typing import NamedTuple
@@ -27,6 +28,18 @@ FOLDS = 5
 IN_A_ROW = 4
 
 
+# States are in standard deviations, of which there are up to five: their twentieth power is 1e14,
+# next to which float64 has nothing left of a constant.
+MOST_DEGREE = 20
+TOO_HIGH = "Next to higher powers nothing is left of low ones in floating point."
+# Of a library, each pair of which is a number in each window.
+MOST_TERMS = 1000
+# Numbers in the normal equations: 8 GB.
+MOST_PRODUCTS = 10**9
+# Operations to find out which terms are needed: at a billion a second they take a day.
+MOST_WORK = 10**14
+
+
 class Library(NamedTuple):
     """Monomials in (variable - centre)/scale; the variables are the state, the entries of the
     history one after the other, and the inputs. `powers` has a row for each term."""
@@ -44,6 +57,17 @@ class Library(NamedTuple):
             for power in range(1, self.powers[:, i].max(initial=0) + 1):
                 terms[:, self.powers[:, i] >= power] *= column[:, None]
         return terms
+
+
+def check_terms(variables: int, degree: int) -> None:
+    """Before they are made: there are soon more than atoms."""
+    terms = math.comb(variables + degree, degree)
+    if terms > MOST_TERMS:
+        raise ValueError(
+            f"Polynomials of degree {degree} in {variables} variables (states, their past, inputs) "
+            f"have {terms:.3g} terms; expected at most {MOST_TERMS:,}. Give a lower degree, or "
+            "fewer delays or columns."
+        )
 
 
 def monomials(variables: int, degree: int) -> Int[np.ndarray, "terms variables"]:
@@ -152,6 +176,13 @@ def normal_equations(
     delays: Sequence[Delay],
     library: Library,
 ) -> Normal:
+    terms, states = len(library.powers), trajectories[0].ys.shape[1]
+    if len(windows) * states * terms**2 > MOST_PRODUCTS:
+        raise ValueError(
+            f"The normal equations of {terms:,} terms in {len(windows):,} windows and {states} "
+            f"states have {len(windows) * states * terms**2:.3g} numbers; expected at most "
+            f"{MOST_PRODUCTS:.0e}, which take 8 GB. Give a lower degree, or fewer delays."
+        )
     integrals = [term_integrals(t, delays, library) for t in trajectories]
     found = []
     for w in windows:
@@ -234,6 +265,18 @@ def not_worse(errors: Float[np.ndarray, " windows"], best: Float[np.ndarray, " w
     growth = np.log((errors + FLOOR) / (best + FLOOR))
     scatter = growth.std(ddof=1) / np.sqrt(len(growth)) if len(growth) > 1 else 0.0
     return bool(growth.mean() <= max(2 * scatter, np.log(1.05)))
+
+
+def check_work(terms: int, windows: int) -> None:
+    """How long `needed_terms` takes: all terms that are left are left out in turn, and each time
+    the products of all windows are added up."""
+    work = windows * terms**4
+    if work > MOST_WORK:
+        raise ValueError(
+            f"Finding out which of {terms:,} terms are needed in {windows:,} windows takes about "
+            f"{work / 1e9 / 3600:.0f} hours; expected less than a day. Give a lower degree, or "
+            "fewer delays or columns."
+        )
 
 
 def needed_terms(normal: Normal) -> list[int]:

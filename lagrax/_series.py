@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from ._values import real_array
+
 Times = Float[np.ndarray, " times"]
 States = Float[np.ndarray, "times states"]
 
@@ -88,20 +90,17 @@ def _check_squares(values: np.ndarray, name: str) -> None:
 
 
 def _numbers(values: Any, name: str) -> np.ndarray:
-    try:
-        if np.asarray(values).dtype.kind in "mM":
-            raise TypeError(
-                f"{name} holds dates; expected numbers. Give the time since the first, in the unit "
-                "that delays have: (dates - dates[0]) / np.timedelta64(1, 'D') for days."
-            )
-        return np.asarray(values, float)
-    except (TypeError, ValueError) as error:
-        if "holds dates" in str(error):
-            raise
+    if getattr(values, "dtype", None) is not None and np.asarray(values).dtype.kind in "mM":
         raise TypeError(
-            f"{name} is {type(values).__name__} and not numbers of one shape; expected an array, "
-            "or a list of arrays for several trajectories."
-        ) from None
+            f"{name} holds dates; expected numbers. Give the time since the first, in the unit "
+            "that delays have: (dates - dates[0]) / np.timedelta64(1, 'D') for days."
+        )
+    if (numbers := real_array(values)) is None:
+        raise TypeError(
+            f"{name} is {type(values).__name__} and not real numbers of one shape; expected an "
+            "array, or a list of arrays for several trajectories."
+        )
+    return numbers
 
 
 def _columns(values: Any, name: str) -> np.ndarray:

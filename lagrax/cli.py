@@ -25,6 +25,7 @@ from ._launchers import LAUNCHERS, WorkerDied, launch
 from ._runs import RunError
 from ._solution import SolveError
 from ._table import TableError
+from ._values import MOST_COUNT
 from .analysing import (
     AnalyseError,
     Span,
@@ -346,7 +347,7 @@ def fit(
     degree: Annotated[int, typer.Option(help="Of the library's terms.", min=1, max=6)] = 2,
     forecast: Annotated[int, typer.Option(help="How many samples ahead.", min=0)] = 10,
     ensemble: Annotated[int, typer.Option(help="How many models, for the band.", min=1)] = 5,
-    iterations: Annotated[int, typer.Option(help="Of the training.", min=1)] = 2000,
+    iterations: Annotated[int, typer.Option(help="Of the training.", min=1, max=MOST_COUNT)] = 2000,
     seed: Annotated[int, typer.Option(help="The same gives the same.", min=0)] = 0,
     out: Annotated[Path | None, typer.Option(help="The folder (fit-DATA; of many: fits).")] = None,
     launcher: Annotated[
@@ -537,7 +538,7 @@ def _analyse_command() -> Callable[..., None]:
     option = inspect.Parameter.KEYWORD_ONLY
     systems = held_systems()
     about = f"{', '.join(systems)}, or a folder that `lagrax fit` wrote."
-    whole = lambda text: typer.Option(help=text, min=1)
+    whole = lambda text: typer.Option(help=text, min=1, max=MOST_COUNT)
     common = {
         "target": (str, typer.Argument(metavar="EQUATION", help=about), inspect.Parameter.empty),
         "param": (

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, SupportsFloat
 import numpy as np
 from jaxtyping import ArrayLike, Float, Real
 
-from ._files import write_atomically
+from ._files import checked_path, write_atomically
 from ._machine import load
+from ._values import check_whole, is_number, is_whole, real_array
 
 if TYPE_CHECKING:  # matplotlib comes with an extra
     import matplotlib.axes
@@ -29,6 +30,11 @@ if TYPE_CHECKING:  # matplotlib comes with an extra
 
 Values = Real[ArrayLike, " _"] | Sequence[SupportsFloat]
 Range = tuple[float | int, float | int]
+
+# Beyond, what is drawn around the values overflows.
+_LARGEST = 1e307
+# Panels side by side, of which each is then a tenth of an inch wide.
+_MOST_COLUMNS = 100
 
 COLOURS = {
     "blue": "#0072B2",
@@ -68,7 +74,7 @@ class Line:
     high: Values | None = None
 
     def __post_init__(self):
-        _check_mark(self, "x", "y", "low", "high")
+        _check_mark(self, "width", "x", "y", "low", "high")
         if (self.low is None) != (self.high is None):
             raise ValueError("A line has only one of `low` and `high`; a band needs both.")
 
@@ -91,7 +97,7 @@ class Points:
     size: float | int = 4.0
 
     def __post_init__(self):
-        _check_mark(self, "x", "y")
+        _check_mark(self, "size", "x", "y")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,8 +124,15 @@ class Panel:
     xlog: bool = False
 
     def __post_init__(self):
+        if not all(isinstance(mark, Line | Points) for mark in self.marks):
+            raise TypeError(f"A panel got marks={self.marks!r:.60}; expected Line and Points.")
         for log, name in ((self.xlog, "xlim"), (self.ylog, "ylim")):
             limits = getattr(self, name)
+            if limits is not None and not _is_range(limits):
+                raise ValueError(
+                    f"A panel got {name}={limits!r:.60}; expected two different numbers, of at "
+                    f"most {_LARGEST:g} in size."
+                )
             if log and limits is not None and min(limits) <= 0:
                 raise ValueError(f"A logarithmic axis needs a positive `{name}`, not {limits}.")
 
@@ -151,11 +164,12 @@ class Figure:
                 f"A figure's name is that of its files, so it holds letters, digits and . + = - _ "
                 f"alone and starts with one of the first two; {self.name!r} does not."
             )
-        if self.columns < 1 or not self.panels:
+        if not is_whole(self.columns) or self.columns < 1 or not self.panels:
             raise ValueError(
                 f"The figure {self.name!r} has {len(self.panels)} panels in {self.columns} "
                 "columns; it needs one of each at least."
             )
+        check_whole("A figure", "columns", self.columns, 1, _MOST_COLUMNS)
         height = math.ceil(len(self.panels) / self.columns)
         if self.rows and len(self.rows) != height:
             raise ValueError(
@@ -167,16 +181,32 @@ class Figure:
 Mark = Line | Points
 
 
-def _check_mark(mark: Mark, *fields: str) -> None:
+def _is_range(limits: Any) -> bool:
+    ends = real_array(limits)
+    if ends is None or ends.shape != (2,):
+        return False
+    return bool(np.all(np.abs(ends) <= _LARGEST) and ends[0] != ends[1])
+
+
+def _check_mark(mark: Mark, size: str, *fields: str) -> None:
     kind = type(mark).__name__.lower()
     if mark.colour not in COLOURS:
         raise ValueError(f"No colour {mark.colour!r}: choose one of {', '.join(COLOURS)}.")
+    if not is_number(getattr(mark, size)) or getattr(mark, size) < 0:
+        raise ValueError(
+            f"`{size}` of {kind} is {getattr(mark, size)!r:.60}; expected a positive number."
+        )
     given = {name: getattr(mark, name) for name in fields if getattr(mark, name) is not None}
     for name, values in given.items():
-        try:
-            np.asarray(values, float)
-        except (TypeError, ValueError):
-            raise ValueError(f"`{name}` of {kind} is {values!r:.60}; expected numbers.") from None
+        known = real_array(values)
+        if known is None:
+            raise ValueError(f"`{name}` of {kind} is {values!r:.60}; expected numbers.")
+        largest = np.max(np.abs(known), where=np.isfinite(known), initial=0.0)
+        if largest > _LARGEST:
+            raise ValueError(
+                f"`{name}` of {kind} goes up to {largest:.3g} in size; expected at most "
+                f"{_LARGEST:g}. Draw it in another unit."
+            )
     shapes = {name: np.shape(values) for name, values in given.items()}
     if any(len(shape) != 1 for shape in shapes.values()) or len(set(shapes.values())) > 1:
         got = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
@@ -372,7 +402,7 @@ def draw(figure: Figure, *paths: str | Path) -> None:
     """Draws `figure` once and writes it to each of `paths`: .png, .pdf or .svg."""
     if not isinstance(figure, Figure):
         raise TypeError(f"draw got {figure!r:.60}; expected a lagrax.figures.Figure.")
-    places = [Path(path) for path in paths]
+    places = [checked_path("draw", path) for path in paths]
     for path in places:
         if path.suffix not in PICTURES:
             raise ValueError(f"{path} is no picture: expected a name in {', '.join(PICTURES)}.")

@@ -12,10 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from ._delays import Delay, Hold, Lag, describe, is_whole, periods_to_learn, with_periods
+from ._delays import Delay, Hold, Lag, describe, periods_to_learn, with_periods
 from ._progress import Progress
 from ._regression import (
+    MOST_DEGREE,
+    TOO_HIGH,
     Library,
+    check_terms,
     held_out,
     monomials,
     normal_equations,
@@ -23,6 +26,7 @@ from ._regression import (
     reach_of,
 )
 from ._series import Trajectory, Window, as_trajectories, cut, gap_of
+from ._values import check_whole
 from .figures import Figure, Panel, Points
 
 Errors = Float[np.ndarray, " windows"]
@@ -142,9 +146,8 @@ def select_delays(
 
     Trust it as far as polynomials can describe the equation; then train, and compare `score`s.
     """
-    for what, value in (("degree", degree), ("window", window)):
-        if not is_whole(value) or value < 1:
-            raise ValueError(f"select_delays got {what}={value!r}; expected a whole number >= 1.")
+    check_whole("select_delays", "degree", degree, 1, MOST_DEGREE, TOO_HIGH)
+    check_whole("select_delays", "window", window, 1)
     trajectories = as_trajectories(ts, ys, inputs)
     named = _named(candidates)
     task = make_task(trajectories, list(named.values()), degree, window)
@@ -252,6 +255,8 @@ def make_task(
 ) -> Task:
     for delays in candidates:
         check_sampling(trajectories, delays)
+        states, inputs = (part.shape[1] for part in (trajectories[0].ys, trajectories[0].us))
+        check_terms(states * (1 + len(delays)) + inputs, degree)
     states = np.concatenate([t.filled for t in trajectories])
     spread = states.std(axis=0)
     reach = max(reach_of(delays) for delays in candidates)

@@ -24,7 +24,8 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree, Real
 from numpy.typing import NDArray
 
-from ._delays import Delay, Lag, RealScalar, holds, is_number, is_traced, is_whole
+from ._delays import MOST_DELAYS, TOO_MANY, Delay, Lag, RealScalar, holds
+from ._values import check_whole, is_number, is_real, is_traced, is_whole, real_array, shown
 
 State = Float[Array, "..."]
 History = Sequence[State]
@@ -79,6 +80,10 @@ class HeldSystem(System):
                 f"knot_map got {1 + len(older)} knots; expected {len(self.delays)}, one for each "
                 "delay. Give the state at the last knot first, then the older ones."
             )
+        for name, knot in (("y", y), *(("older", knot) for knot in older)):
+            # Not whether it is finite: an orbit may run away.
+            if not is_real(knot) and (is_traced(knot) or real_array(knot) is None):
+                raise TypeError(f"knot_map got {name}={knot!r:.60}; expected real numbers.")
         return self.flow(self.tau)(y, *older)
 
     def solution(
@@ -100,14 +105,17 @@ class HeldSystem(System):
         - `intervals`: the number of intervals up to the last time, where `ts` or `tau` is traced;
           otherwise it is found by itself.
         """
-        y0 = self.y0 if y0 is None else jnp.asarray(y0)
+        y0 = self.y0 if y0 is None else _numbers(y0, "solution", "y0")
+        if not is_real(ts) and (is_traced(ts) or real_array(ts) is None):
+            raise TypeError(f"solution got ts={ts!r:.60}; expected real times.")
         dtype = jnp.result_type(float, y0, *jax.tree.leaves(eqx.filter(self, eqx.is_inexact_array)))
         if intervals is None:
             intervals = _intervals_until(ts, self.tau)
         if not is_whole(intervals) or intervals < 1:
             raise ValueError(f"solution got intervals={intervals}; expected 1 or more, or None.")
+        check_whole("solution", "intervals", intervals, 1)
         ts, y0 = jnp.asarray(ts, dtype), y0.astype(dtype)
-        return _solution(self, ts.ravel(), y0, intervals).reshape(ts.shape + y0.shape)
+        return _solution(self, ts.ravel(), y0, int(intervals)).reshape(ts.shape + y0.shape)
 
 
 def _intervals_until(ts: Real[ArrayLike, "..."], tau: RealScalar) -> int:
@@ -189,6 +197,7 @@ class Population(HeldSystem):
                 f"Population got lag={lag!r}; expected a whole number, 0 or more, of samples "
                 "before the last. A lag in time, x(t - tau), is that of `Hutchinson`."
             )
+        check_whole("Population", "lag", lag, 0, MOST_DELAYS - 1, TOO_MANY)
         self.lag = int(lag)
 
     @property
@@ -297,7 +306,13 @@ class Linear(LinearSystem):
         tau: RealScalar = 1.0,
     ):
         self.A = _square(A, "Linear")
-        matrices = [_floating(B, "Linear", f"Bs[{j}]") for j, B in enumerate(Bs)]
+        try:
+            given = list(Bs)
+        except TypeError:
+            raise TypeError(
+                f"Linear got Bs={Bs!r:.60}; expected a list of matrices, Bs=[B]."
+            ) from None
+        matrices = [_floating(B, "Linear", f"Bs[{j}]") for j, B in enumerate(given)]
         if not matrices:
             raise ValueError(
                 "Linear got no Bs; expected one matrix for each held argument, Bs=[B_0, B_1, ...]. "
@@ -472,18 +487,28 @@ class MackeyGlass(System):
 def _floating(x: Any, system: str, name: str) -> Float[Array, "..."]:
     """A parameter as an array leaf that can be trained: floating point, and not weakly typed, since
     an update would change the type."""
-    try:
-        x = jnp.asarray(x)
-    except (TypeError, ValueError):
-        raise TypeError(f"{system} got {name}={x!r:.60}; expected numbers.") from None
+    x = _numbers(x, system, name)
     return jax.lax.convert_element_type(x, jnp.result_type(float, x))
+
+
+def _numbers(x: Any, who: str, name: str) -> Real[Array, "..."]:
+    """As an array: real numbers, finite as far as they are known."""
+    if is_traced(*jax.tree.leaves(x)):
+        if not is_real(array := jnp.asarray(x)):
+            raise TypeError(f"{who} got {name} of {array.dtype}; expected real numbers.")
+        return array
+    # In NumPy, because JAX traces even what is known while it traces something else.
+    known = real_array(x)
+    if known is None or isinstance(x, bool):
+        raise TypeError(f"{who} got {name}={shown(x)}; expected real numbers.")
+    if not np.all(np.isfinite(known)):
+        raise ValueError(f"{who} got {name}={x!s:.60}; expected finite numbers.")
+    given = np.asarray(x)
+    return jnp.asarray(known if given.dtype.kind in "Obiu" else given)
 
 
 def _scalar(x: Any, system: str, name: str) -> Float[Array, ""]:
     x = _floating(x, system, name)
-    # In NumPy, because JAX traces even what is known while it traces something else.
-    if not x.ndim and not is_traced(x) and not np.isfinite(np.asarray(x)):
-        raise ValueError(f"{system} got {name}={x}; expected a finite number.")
     if x.ndim:
         raise ValueError(
             f"{system} got {name} of shape {x.shape}; expected one number. For several systems at "

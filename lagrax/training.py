@@ -26,10 +26,14 @@ from jax.sharding import Mesh
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from . import _machine
-from ._delays import is_number
 from ._devices import as_the_first_knows, divided, make_mesh, on_all
+from ._files import checked_path
 from ._progress import Progress
 from ._runs import InMemory, Record, RunError as RunError, RunFolder, fingerprint
+from ._values import check_whole, is_number, is_real, is_whole
+
+# Steps in one compiled call, which keeps the metrics of all of them.
+_MOST_STEPS = 10**7
 
 
 class TrainingError(RuntimeError):
@@ -145,6 +149,7 @@ def train(
     **Returns:** a `Trained`.
     """
     _check_parts(loss, make, optimiser, evaluate, config, checkpoint_seconds)
+    _check_surroundings(folder, stop)
     numbers: dict[str, Any] = {"steps": steps, "block": block, "batch_size": batch_size}
     own = _checked(seeds, config, **numbers | ({"patience": patience} if keep else {}))
     own |= {"keep": keep} if keep else {}
@@ -289,10 +294,10 @@ def _step(
     def mean(model):
         values = job.loss(model, batch, **random)
         values, metrics = values if isinstance(values, tuple) else (values, {})
-        if not eqx.is_array_like(values):
+        if not is_real(values):
             raise TypeError(
-                f"loss returned {values!r:.60}; expected one value a row of the batch, or a single "
-                "one, and perhaps a dictionary of metrics: return value, metrics."
+                f"loss returned {_seen(values)}; expected one real value a row of the batch, or a "
+                "single one, and perhaps a dictionary of metrics: return value, metrics."
             )
         if weights is not None and jnp.shape(values) != weights.shape:
             raise ValueError(
@@ -337,11 +342,16 @@ def _check_metrics(metrics: Any, source: str) -> None:
             '{"error": error}.'
         )
     for name, value in metrics.items():
-        if not eqx.is_array_like(value):
+        if not is_real(value):
             raise ValueError(
-                f"{source} returned the metric {name!r} as {value!r:.60}; expected a number, or an "
-                "array of them."
+                f"{source} returned the metric {name!r} as {_seen(value)}; expected a number, or "
+                "an array of them, and real ones. Split a complex one into its two parts."
             )
+
+
+def _seen(value: Any) -> str:
+    """A value in a message; of an array its type, since what it holds is traced."""
+    return f"an array of {value.dtype}" if isinstance(value, jax.Array) else f"{value!r:.60}"
 
 
 class _Batches:
@@ -446,6 +456,13 @@ def _check_parts(
         )
 
 
+def _check_surroundings(folder: Any, stop: Any) -> None:
+    if folder is not None:
+        checked_path("train's folder", folder)
+    if stop is not None and not callable(getattr(stop, "is_set", None)):
+        raise TypeError(f"train got stop={stop!r:.60}; expected a threading.Event.")
+
+
 def _check_keep(keep: str | None, patience: Any, evaluate: Callable | None) -> None:
     if keep is not None and evaluate is None:
         raise ValueError(f"train got keep={keep!r} and no evaluate, which returns that metric.")
@@ -482,7 +499,12 @@ def _checked(seeds: Any, config: dict[str, Any] | None, **numbers: Any) -> dict[
     own: dict[str, Any] = {
         name: value if value is None else _whole(name, value) for name, value in numbers.items()
     }
-    single = isinstance(seeds, int | np.integer)
+    if min(own["steps"], own["block"]) > _MOST_STEPS:
+        raise ValueError(
+            f"train got block={own['block']:,}; expected at most {_MOST_STEPS:,} steps in one "
+            "compiled call, which keeps the metrics of all of them and shows nothing until its end."
+        )
+    single = is_whole(seeds)
     try:
         listed = [operator.index(seed) for seed in ([seeds] if single else seeds)]
     except TypeError:
@@ -505,8 +527,7 @@ def _checked(seeds: Any, config: dict[str, Any] | None, **numbers: Any) -> dict[
 
 
 def _whole(name: str, value: Any) -> int:
-    if not isinstance(value, int | np.integer) or value < 1:
-        raise ValueError(f"train got {name}={value}; expected a whole number >= 1.")
+    check_whole("train", name, value, 1)
     return int(value)
 
 

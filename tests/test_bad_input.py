@@ -29,6 +29,8 @@ from lagrax.selection import select_delays
 from lagrax.training import train
 
 NAN, INF = float("nan"), float("inf")
+# More than a machine counts to.
+HUGE = 10**30
 KEY = jax.random.key(0)
 ONES = jnp.ones((3, 2))
 TS, SINE = np.arange(30.0), np.sin(np.arange(30.0))
@@ -79,6 +81,25 @@ def a_panel(**options):
     return Panel([Line([1, 2], [1, 2])], **options)
 
 
+def drawn(*marks, path="a.png"):
+    return figures.draw(Figure("a", "", [Panel(marks)]), path)
+
+
+def controlled(**options):
+    return diffrax.PIDController(**{"rtol": 1e-3, "atol": 1e-3} | options)
+
+
+def with_metric(model, batch):
+    return loss(model, batch), {"z": 1j * model.weight}
+
+
+def key_as_metric(model, test):
+    return {"key": jax.random.key(0)}
+
+
+DEVICE = jax.devices()[0]
+
+
 CALLS = {
     # delays
     "tau an object": (lambda: Hold(object()), ValueError, ["Hold got tau=<object", "positive"]),
@@ -89,6 +110,27 @@ CALLS = {
     "holds fractional": (lambda: lagrax.holds(1.0, 2.5), ValueError, ["n=2.5", "whole number"]),
     "learn a text": (lambda: Learn("1"), ValueError, ["start='1'", "positive number"]),
     "learn infinite": (lambda: Learn(1.0, high=INF), ValueError, ["high=inf"]),
+    "learn complex": (lambda: Learn(np.complex64(1 + 1j)), ValueError, ["start=", "1+1j"]),
+    "tau NumPy's complex": (lambda: Hold(np.complex64(1j)), ValueError, ["Hold got tau=", "1j"]),
+    "times complex": (lambda: Hold(times=np.array([1j, 2])), ValueError, ["times=", "instants"]),
+    "times as texts": (lambda: Hold(times=["1", "2"]), ValueError, ["times=['1', '2']"]),
+    "a lag without end": (lambda: Hold(1.0, lag=HUGE), ValueError, ["lag=1000", "2,147,483,647"]),
+    "a lag of pages": (lambda: Hold(1.0, lag=10**5000), ValueError, ["lag=a number of 16610 bits"]),
+    "a million holds": (
+        lambda: lagrax.holds(1.0, 10**6),
+        ValueError,
+        ["n=1000000", "at most 1,000", "minutes", "Hold(tau, lag=n)"],
+    ),
+    "a list of thousands": (
+        lambda: solve(delays=[Hold(1.0)] * 2000),
+        ValueError,
+        ["2,000 delays", "at most 1,000", "minutes"],
+    ),
+    "a long lag over many intervals": (
+        lambda: solve(t1=4e5, delays=[Hold(1.0, lag=10**6)]),
+        ValueError,
+        ["Hold(1.0, lag=1000000)", "400,000 intervals", "1.6e+11 times", "smaller lag"],
+    ),
     # solve
     "t0 a text": (lambda: solve(t0="0"), ValueError, ["t0='0'", "one finite time"]),
     "t1 none": (lambda: solve(t1=None), ValueError, ["t1=None", "one finite time"]),
@@ -108,6 +150,67 @@ CALLS = {
     "no field": (lambda: solve(None), TypeError, ["field=None", "cannot be called"]),
     "a bar as progress": (lambda: solve(progress_meter="bar"), TypeError, ["progress_meter='bar'"]),
     "intervals a text": (lambda: solve(intervals="2"), TypeError, ["intervals='2'"]),
+    "t1 NumPy's complex": (lambda: solve(t1=np.complex64(2)), ValueError, ["t1=", "2+0j"]),
+    "dt0 complex": (lambda: solve(dt0=np.complex64(1)), ValueError, ["dt0=", "1+0j"]),
+    "times to save complex": (
+        lambda: solve(saveat=diffrax.SaveAt(ts=np.array([1 + 1j]))),
+        ValueError,
+        ["saveat.ts=", "1.+1.j", "real times"],
+    ),
+    "times to save traced and complex": (
+        lambda: jax.jit(lambda ts: solve(saveat=diffrax.SaveAt(ts=ts)).ys)(np.array([1j])),
+        ValueError,
+        ["saveat.ts=", "real times"],
+    ),
+    "steps without end": (lambda: solve(steps=HUGE), ValueError, ["steps=1000", "Dopri8"]),
+    "steps of hours": (lambda: solve(steps=2**30), ValueError, ["steps=1073741824", "Dopri8"]),
+    "max_steps without end": (
+        lambda: solve(max_steps=HUGE),
+        ValueError,
+        ["max_steps=1000", "at most 2,147,483,647", "32 bits"],
+    ),
+    "intervals without end": (
+        lambda: jax.jit(lambda tau: solve(delays=[Hold(tau)], intervals=10**12).ys)(1.0),
+        ValueError,
+        ["intervals=1000000000000", "100,000,000", "same unit"],
+    ),
+    "a tolerance in words": (
+        lambda: solve(stepsize_controller=controlled(rtol="a")),
+        ValueError,
+        ["PIDController got rtol='a'", "positive numbers"],
+    ),
+    "a tolerance that is none": (
+        lambda: solve(stepsize_controller=controlled(atol=NAN)),
+        ValueError,
+        ["PIDController got atol=nan"],
+    ),
+    "a tolerance below zero": (
+        lambda: solve(stepsize_controller=controlled(rtol=-1e-3)),
+        ValueError,
+        ["PIDController got rtol=-0.001"],
+    ),
+    "a complex tolerance": (
+        lambda: solve(stepsize_controller=controlled(rtol=1j)),
+        ValueError,
+        ["PIDController got rtol=1j"],
+    ),
+    "a coefficient in words": (
+        lambda: solve(stepsize_controller=controlled(pcoeff="a")),
+        ValueError,
+        ["PIDController got pcoeff='a'"],
+    ),
+    "a clipped tolerance in words": (
+        lambda: solve(
+            stepsize_controller=diffrax.ClipStepSizeController(controlled(rtol="a"), [0.3])
+        ),
+        ValueError,
+        ["PIDController got rtol='a'"],
+    ),
+    "a tolerance of the adjoint in words": (
+        lambda: solve(gradient=lagrax.Adjoint(stepsize_controller=controlled(rtol="a"))),
+        ValueError,
+        ["PIDController got rtol='a'"],
+    ),
     "max_steps none": (lambda: solve(max_steps=None), ValueError, ["max_steps=None"]),
     "saveat none": (lambda: solve(saveat=None), TypeError, ["saveat=None", "diffrax.SaveAt"]),
     "delays a text": (lambda: solve(delays="hold"), TypeError, ["delays='hold'", "list of Hold"]),
@@ -165,6 +268,65 @@ CALLS = {
     # systems
     "a rate in words": (lambda: systems.Population("much"), TypeError, ["Population got a='much'"]),
     "a rate that is none": (lambda: systems.Population(NAN), ValueError, ["a=nan", "finite"]),
+    "a complex rate": (lambda: systems.Population(1j), TypeError, ["a=1j", "real numbers"]),
+    "a rate of true": (lambda: systems.Population(True), TypeError, ["a=True", "real numbers"]),
+    "a rate too large": (lambda: systems.Population(10**400), TypeError, ["a=a number of 1329"]),
+    "a traced complex rate": (
+        lambda: jax.jit(lambda a: systems.Population(a).y0)(1j),
+        TypeError,
+        ["Population got a of complex64"],
+    ),
+    "A with NaN": (
+        lambda: systems.Linear(A=[[NAN]], Bs=[[[1.0]]]),
+        ValueError,
+        ["Linear got A=[[nan]]", "finite"],
+    ),
+    "A complex": (
+        lambda: systems.Linear(A=np.array([[1j]]), Bs=[[[1.0]]]),
+        TypeError,
+        ["Linear got A=array([[0.+1.j]])", "real numbers"],
+    ),
+    "Bs infinite": (
+        lambda: systems.Linear(A=[[1.0]], Bs=[[[INF]]]),
+        ValueError,
+        ["Linear got Bs[0]=[[inf]]"],
+    ),
+    "Bs a number": (lambda: systems.Linear(Bs=3), TypeError, ["Linear got Bs=3", "Bs=[B]"]),
+    "K with NaN": (
+        lambda: systems.DigitalControl(K=[[NAN, 1.0]]),
+        ValueError,
+        ["DigitalControl got K=[[nan, 1.0]]"],
+    ),
+    "a lag of a system without end": (
+        lambda: systems.Population(lag=10**9),
+        ValueError,
+        ["Population got lag=1000000000", "at most 999", "minutes"],
+    ),
+    "a complex knot": (
+        lambda: systems.Population().knot_map(1j),
+        TypeError,
+        ["knot_map got y=1j", "real numbers"],
+    ),
+    "a start of a solution that is none": (
+        lambda: systems.Population().solution(1.0, NAN),
+        ValueError,
+        ["solution got y0=nan"],
+    ),
+    "a complex start of a solution": (
+        lambda: systems.Population().solution(1.0, 1j),
+        TypeError,
+        ["solution got y0=1j"],
+    ),
+    "times of a solution in words": (
+        lambda: systems.Population().solution("a"),
+        TypeError,
+        ["solution got ts='a'"],
+    ),
+    "intervals of a solution without end": (
+        lambda: systems.Population().solution(1.0, intervals=HUGE),
+        ValueError,
+        ["solution got intervals=1000", "32 bits"],
+    ),
     "several rates": (
         lambda: systems.Population(np.ones(2)),
         ValueError,
@@ -244,6 +406,101 @@ CALLS = {
         lambda: analysis.knot_map(field, 0.5, delays=[Hold(1.0)], rtol=-1.0),
         ValueError,
         ["rtol=-1.0", "positive"],
+    ),
+    "a map from NaN": (
+        lambda: analysis.knot_map(systems.Population(), NAN),
+        ValueError,
+        ["y0=nan", "finite"],
+    ),
+    "a map from words": (lambda: analysis.KnotMap(two, "a", 2), TypeError, ["'a'", "real"]),
+    "a cobweb from NaN": (lambda: analysis.cobweb(ricker(), NAN), ValueError, ["start=nan"]),
+    "a cobweb from words": (lambda: analysis.cobweb(ricker(), "a"), TypeError, ["'a'", "real"]),
+    "a complex point": (lambda: ricker().point(1j), TypeError, ["point got", "1j", "real"]),
+    "exponents from NaN": (
+        lambda: analysis.lyapunov(henon(), (NAN, 0.0)),
+        ValueError,
+        ["start=nan"],
+    ),
+    "a diagram from NaN": (
+        lambda: analysis.bifurcation(systems.Population, [2.0], NAN),
+        ValueError,
+        ["start=nan"],
+    ),
+    "a diagram over NaN": (
+        lambda: analysis.bifurcation(systems.Population, [2.0, NAN]),
+        ValueError,
+        ["bifurcation got values=[2.0, nan]", "finite"],
+    ),
+    "a diagram over words": (
+        lambda: analysis.bifurcation(systems.Population, ["a"]),
+        ValueError,
+        ["bifurcation got values=['a']"],
+    ),
+    "a complex region": (
+        lambda: analysis.stability_region(systems.Linear, [1j, 2j], [1.0, 2.0]),
+        ValueError,
+        ["stability_region got x=[1j, 2j]", "real"],
+    ),
+    "starts with NaN": (
+        lambda: analysis.periodic_orbits(ricker(), starts=[NAN]),
+        ValueError,
+        ["starts=[nan]"],
+    ),
+    "critical from NaN": (
+        lambda: analysis.critical(systems.Population, NAN),
+        ValueError,
+        ["critical got parameter=nan"],
+    ),
+    "a complex multiplier": (
+        lambda: analysis.critical(systems.Population, 1.9, multiplier=1j),
+        ValueError,
+        ["critical got multiplier=1j"],
+    ),
+    "an orbit without end": (
+        lambda: ricker().orbit(iterates=HUGE),
+        ValueError,
+        ["orbit got iterates=1000", "at most 2,147,483,647"],
+    ),
+    "an orbit beyond memory": (
+        lambda: ricker().orbit(iterates=2 * 10**9),
+        ValueError,
+        ["iterates=2000000000", "keeps 2e+09 numbers"],
+    ),
+    "an orbit that skips all": (lambda: ricker().orbit(skip=HUGE), ValueError, ["skip=1000"]),
+    "exponents without end": (
+        lambda: analysis.lyapunov(ricker(), iterates=HUGE),
+        ValueError,
+        ["lyapunov got iterates=1000", "32 bits"],
+    ),
+    "a diagram that keeps all": (
+        lambda: analysis.bifurcation(systems.Population, [2.0], keep=HUGE),
+        ValueError,
+        ["bifurcation got keep=1000"],
+    ),
+    "a diagram beyond memory": (
+        lambda: analysis.bifurcation(systems.Population, np.ones(10**4), keep=10**6),
+        ValueError,
+        ["keep=1000000 for 10,000 values", "1e+10 numbers"],
+    ),
+    "a cobweb without end": (
+        lambda: analysis.cobweb(ricker(), iterates=HUGE),
+        ValueError,
+        ["cobweb got iterates=1000"],
+    ),
+    "basins without memory": (
+        lambda: analysis.basins(henon(), (0, 1), (0, 1), resolution=10**5),
+        ValueError,
+        ["resolution=100000", "numbers"],
+    ),
+    "basins of iterates without end": (
+        lambda: analysis.basins(henon(), (0, 1), (0, 1), iterates=HUGE),
+        ValueError,
+        ["basins got iterates=1000"],
+    ),
+    "a period without end": (
+        lambda: analysis.periodic_orbits(ricker(), HUGE),
+        ValueError,
+        ["periodic_orbits got period=1000"],
     ),
     "an orbit of no points": (lambda: ricker().orbit(iterates=0), ValueError, ["iterates=0"]),
     "an orbit that skips half": (lambda: ricker().orbit(skip=0.5), ValueError, ["skip=0.5"]),
@@ -333,6 +590,58 @@ CALLS = {
     "delays a period": (lambda: fit(delays=1.0), TypeError, ["Identifier got delays=1.0", "list"]),
     "a solver's class": (lambda: fit(solver=diffrax.Tsit5), TypeError, ["Tsit5()"]),
     "no iterations": (lambda: fit(iterations=0), ValueError, ["iterations=0"]),
+    "degree one hundred": (
+        lambda: fit(field="library", degree=100),
+        ValueError,
+        ["Identifier got degree=100", "at most 20", "floating point"],
+    ),
+    "a library without end": (
+        lambda: fit(field="library", degree=20, delays=lagrax.holds(6.0, 4)),
+        ValueError,
+        ["degree 20 in 5 variables", "5.31e+04 terms", "lower degree"],
+    ),
+    "a library beyond a day": (
+        lambda: fit(
+            np.arange(2000.0),
+            np.sin(np.arange(2000.0)),
+            np.cos(np.arange(2000.0)[:, None] * [1, 2, 3, 4]),
+            field="library",
+            degree=7,
+            window=8,
+        ),
+        ValueError,
+        ["which of 792 terms", "hours", "less than a day", "lower degree"],
+    ),
+    "candidates of degree one hundred": (
+        lambda: select_delays(TS, SINE, [[]], degree=100),
+        ValueError,
+        ["select_delays got degree=100", "at most 20"],
+    ),
+    "a window without end": (
+        lambda: select_delays(TS, SINE, [[]], window=HUGE),
+        ValueError,
+        ["select_delays got window=1000"],
+    ),
+    "a billion members": (
+        lambda: fit(ensemble=10**9),
+        ValueError,
+        ["Identifier got ensemble=1000000000", "at most 1,000", "as long"],
+    ),
+    "networks beyond memory": (
+        lambda: fit(width=5000, depth=50, ensemble=10),
+        ValueError,
+        ["width=5000, depth=50 and ensemble=10", "1.25e+10 weights", "16 GB"],
+    ),
+    "a layer beyond memory": (lambda: fit(width=10**9), ValueError, ["width=1000000000"]),
+    "layers without end": (lambda: fit(depth=10**9), ValueError, ["depth=1000000000"]),
+    "iterations without end": (lambda: fit(iterations=HUGE), ValueError, ["iterations=1000"]),
+    "steps of a model without end": (lambda: fit(steps=HUGE), ValueError, ["steps=1000"]),
+    "a complex series": (lambda: fit(TS, SINE + 1j), TypeError, ["ys is ndarray", "real numbers"]),
+    "a folder with NUL": (
+        lambda: Identifier.load("a\0b"),
+        ValueError,
+        ["Identifier.load got 'a\\x00b'", "NUL"],
+    ),
     "a seed too large": (lambda: fit(seed=2**31), ValueError, ["seed=2147483648", "2^31"]),
     "steps fractional of a model": (lambda: fit(steps=1.5), ValueError, ["steps=1.5"]),
     "times in words": (lambda: fit("then", SINE), TypeError, ["ts is str", "array"]),
@@ -392,6 +701,55 @@ CALLS = {
         ValueError,
         ["devices=4096", "as many as JAX sees"],
     ),
+    "one device twice": (
+        lambda: trained(devices=[DEVICE, DEVICE]),
+        ValueError,
+        ["train got devices=[", "only once"],
+    ),
+    "none of the devices": (
+        lambda: trained(devices=[]),
+        ValueError,
+        ["devices=[]", "at least one"],
+    ),
+    "devices of true": (lambda: trained(devices=True), TypeError, ["devices=True", "how many"]),
+    "steps of true": (lambda: trained(steps=True), ValueError, ["steps=True", "whole number"]),
+    "steps of training without end": (
+        lambda: trained(steps=HUGE),
+        ValueError,
+        ["train got steps=1000", "32 bits"],
+    ),
+    "a block without end": (lambda: trained(block=HUGE), ValueError, ["train got block=1000"]),
+    "a block beyond memory": (
+        lambda: trained(block=10**9, steps=10**9),
+        ValueError,
+        ["train got block=1,000,000,000", "10,000,000 steps in one compiled call"],
+    ),
+    "a complex metric": (
+        lambda: trained(loss=with_metric),
+        ValueError,
+        ["the metric 'z' as an array of complex64", "real ones"],
+    ),
+    "a key as metric": (
+        lambda: trained(evaluate=key_as_metric),
+        ValueError,
+        ["the metric 'key' as an array of key<fry>", "real ones"],
+    ),
+    "a complex loss": (
+        lambda: trained(loss=lambda model, batch: loss(model, batch) + 0j),
+        TypeError,
+        ["loss returned an array of complex64", "real value"],
+    ),
+    "a training in NUL": (
+        lambda: trained(folder="a\0b"),
+        ValueError,
+        ["train's folder got 'a\\x00b'", "NUL"],
+    ),
+    "a training in a number": (lambda: trained(folder=3), TypeError, ["folder got 3", "path"]),
+    "stop without an event": (
+        lambda: trained(stop=True),
+        TypeError,
+        ["train got stop=True", "threading.Event"],
+    ),
     "evaluate a number": (lambda: trained(evaluate=3), TypeError, ["evaluate=3", "function"]),
     "a loss without return": (
         lambda: trained(loss=lambda model, batch: None),
@@ -403,7 +761,7 @@ CALLS = {
         ValueError,
         ["make returned {'n': 3}", "nothing to train"],
     ),
-    "steps in words": (lambda: trained(steps="3"), ValueError, ["steps=3", "whole number"]),
+    "steps in words": (lambda: trained(steps="3"), ValueError, ["steps='3'", "whole number"]),
     "seeds in words": (lambda: trained(seeds="one"), ValueError, ["seeds=one"]),
     "a training in a file": (
         lambda: trained(folder=__file__),
@@ -415,6 +773,34 @@ CALLS = {
     "a line of two lengths": (lambda: Line([1, 2], [1]), ValueError, ["x (2,), y (1,)"]),
     "a line in words": (lambda: Line(["a"], [1]), ValueError, ["`x` of line is ['a']", "numbers"]),
     "points in words": (lambda: Points([1], ["b"]), ValueError, ["`y` of points is ['b']"]),
+    "a line of texts": (lambda: Line(["1"], [1]), ValueError, ["`x` of line is ['1']"]),
+    "a complex line": (
+        lambda: Line([1], np.array([1j])),
+        ValueError,
+        ["`y` of line is array([0.+1.j])", "numbers"],
+    ),
+    "a line too long to draw": (
+        lambda: drawn(Line([0, 1], [1e308, -1e308])),
+        ValueError,
+        ["`y` of line goes up to 1e+308", "another unit"],
+    ),
+    "a width in words": (lambda: Line([1], [1], width="a"), ValueError, ["`width` of line is 'a'"]),
+    "a size that is none": (lambda: Points([1], [1], size=NAN), ValueError, ["`size` of points"]),
+    "a mark that is none": (lambda: Panel([3]), TypeError, ["marks=[3]", "Line and Points"]),
+    "a range with NaN": (lambda: a_panel(xlim=(NAN, 1)), ValueError, ["xlim=(nan, 1)"]),
+    "a range of one end": (lambda: a_panel(ylim=(1,)), ValueError, ["ylim=(1,)", "two"]),
+    "a range too long": (lambda: a_panel(xlim=(-1e308, 1e308)), ValueError, ["xlim=(-1e+308"]),
+    "a million columns": (
+        lambda: Figure("a", "", [a_panel()], 10**6),
+        ValueError,
+        ["columns=1000000", "at most 100"],
+    ),
+    "a column and a half": (lambda: Figure("a", "", [a_panel()], 1.5), ValueError, ["1.5 columns"]),
+    "a picture in NUL": (
+        lambda: drawn(Line([1], [1]), path="a\0.png"),
+        ValueError,
+        ["draw got 'a\\x00.png'", "NUL"],
+    ),
     "half a band": (lambda: Line([1], [1], low=[0]), ValueError, ["`low` and `high`"]),
     "the logarithm of zero": (
         lambda: a_panel(xlog=True, xlim=(0, 1)),
@@ -880,6 +1266,13 @@ LINES = {
     "analyse deep": (2, ["The model in deep is damaged", "nested too deeply"]),
     "analyse model": (2, ["model: The equation looks back at nothing"]),
     "analyse population --param a 1 2 --values 1000000": (2, ["--values 1000000", "states"]),
+    "analyse population --skip 1000000000000": (
+        2,
+        ["'--skip'", "less than or equal"],
+    ),
+    "analyse population --keep 1000000000000": (2, ["'--keep'", "less than or equal"]),
+    "analyse population --lag 1000000000": (2, ["Population got lag=1000000000", "at most 999"]),
+    "fit x.csv --iterations 1000000000000": (2, ["'--iterations'", "less than or equal"]),
     "analyse linear --param tau 1 2 --values 0": (2, ["'--values'"]),
     "analyse digital-control --param gain 1 2 --param tau 1 2 --values 100000": (
         2,

@@ -13,6 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "lagrax"
 # A module may import what stands before it. Modules that share a rank do not import each other;
 # those inside a listed package may, as long as there is no cycle.
 ORDER: list[tuple[str, ...]] = [
+    ("_values",),
     ("_delays", "_files", "_machine", "_series"),
     ("_regression",),
     ("_field", "_solution", "_windows"),

@@ -696,3 +696,15 @@ def test_two_irregular_clocks(x64):
         expected.append(y)
     np.testing.assert_allclose(sol.knots.ts, [0.0, 0.5, 1.0, 2.0, 2.5, 3.0])
     np.testing.assert_allclose(sol.knots.ys, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("lag", [150, 10**6], ids=["in the span", "before it"])
+def test_a_hold_of_a_long_lag(lag):
+    """Exactly x' = -x + cos(k - lag) in interval k, then with the states after t0."""
+    field = lambda t, x, args, *, history: -x + history[0]
+    sol = lagrax.solve(field, 0.0, 200.0, jnp.cos, delays=[lagrax.Hold(1.0, lag=lag)], steps=4)
+    knots = [1.0]
+    for k in range(200):
+        held = knots[k - lag] if k >= lag else float(jnp.cos(jnp.float32(k - lag)))
+        knots.append(held + (knots[-1] - held) * np.exp(-1))
+    np.testing.assert_allclose(sol.knots.ys, knots, atol=1e-3)

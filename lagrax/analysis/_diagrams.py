@@ -9,10 +9,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from .._values import check_kept, is_traced
 from ..figures import Figure, Line, Mark, Panel, Points, Range
 from ..systems import System
 from ._exponents import normalised
-from ._map import KnotMap, Start, Values, as_map, check_counts, start_of
+from ._map import (
+    KnotMap,
+    Start,
+    Values,
+    as_map,
+    check_counts,
+    check_known,
+    checked_values,
+    start_of,
+)
 
 
 class Bifurcation(NamedTuple):
@@ -98,13 +108,17 @@ def bifurcation(
     - `skip`: how many to leave out before. Raise it if branches look blurred: at a bifurcation
       orbits settle slowly.
     """
+    if not is_traced(values):
+        checked_values("bifurcation", "values", values)
     values = jnp.asarray(values, float)
     check_counts("bifurcation", keep=(keep, 1), skip=(skip, 0))
+    check_known(start, "bifurcation got start")
     if values.ndim != 1 or values.size == 0:
         raise ValueError(
             f"bifurcation got values of shape {values.shape}; expected a list of values. Write "
             "jnp.linspace(1.5, 3.5, 2000)."
         )
+    check_kept("bifurcation", f"keep={keep} for {values.size:,} values", keep * values.size)
     states, exponents = _diagram(make, values, start, int(keep), int(skip))
     return Bifurcation(values, states, exponents, _periods(np.asarray(states)))
 

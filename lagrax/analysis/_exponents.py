@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._delays import is_whole
+from .._values import check_kept, check_whole, is_whole
 from ..systems import System
 from ._map import KnotMap, Point, Start, as_map, start_of
 
@@ -35,6 +35,9 @@ def lyapunov(
             f"lyapunov got iterates={iterates} and skip={skip}; expected at least 1, better "
             "thousands, and at least 0, both of them whole numbers."
         )
+    check_whole("lyapunov", "iterates", iterates, 1)
+    check_whole("lyapunov", "skip", skip, 0)
+    check_kept("lyapunov", f"iterates={iterates}", iterates * f.size)
     return _lyapunov(f, start_of(f, start), int(iterates), int(skip))
 
 

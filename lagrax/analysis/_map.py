@@ -12,9 +12,18 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, ArrayLike, Float, PyTree, Real, Shaped
 
 from .._checks import check_delays
-from .._delays import Delay, Hold, Lag, Learn, RealScalar, describe, is_number, is_traced, is_whole
+from .._delays import Delay, Hold, Lag, Learn, RealScalar, describe
 from .._gradients import Direct
 from .._solve import solve
+from .._values import (
+    check_kept,
+    check_whole,
+    is_number,
+    is_real,
+    is_traced,
+    is_whole,
+    real_array,
+)
 from ..systems import HeldSystem, System
 
 Point = Float[Array, " size"]
@@ -85,6 +94,8 @@ class KnotMap(eqx.Module):
                 f"point got {len(states)} states; expected {self.lags}, one for each knot on which "
                 "the next depends, the newest first, or a single one for a constant past."
             )
+        for state in states:
+            _check_real(state, "point")
         if not all(self._is_state(s) for s in states):
             got, expected = _shapes(states[0]), _shapes(self.y0)
             raise ValueError(
@@ -104,6 +115,7 @@ class KnotMap(eqx.Module):
         """The points from `start` on, itself included unless the first `skip` are left out.
         `start` is a state (a constant past), a point, or by default `y0`."""
         check_counts("orbit", iterates=(iterates, 1), skip=(skip, 0))
+        check_kept("orbit", f"iterates={iterates}", iterates * self.size)
         return orbit_of(self, start_of(self, start), iterates, skip)
 
     def jacobian(self, point: Point) -> Float[Array, "size size"]:
@@ -121,6 +133,8 @@ def _shapes(tree: PyTree) -> str:
 
 def _checked_state(step: Callable, y0: PyTree, lags: int) -> PyTree[Float[Array, "..."]]:
     """`y0` in the type that the map returns."""
+    _check_real([x for x in jax.tree.leaves(y0) if not np.iscomplexobj(x)], "KnotMap")
+    check_known(y0, "KnotMap got y0")
     y0 = jax.tree.map(jnp.asarray, y0)
     y0 = jax.tree.map(lambda x: x.astype(jnp.result_type(x, float)) if _is_int(x) else x, y0)
     if not jax.tree.leaves(y0) or any(jnp.iscomplexobj(x) for x in jax.tree.leaves(y0)):
@@ -143,8 +157,30 @@ def _checked_state(step: Callable, y0: PyTree, lags: int) -> PyTree[Float[Array,
 def check_counts(name: str, **counts: tuple[Any, int]) -> None:
     """Each a number and its least value."""
     for what, (value, least) in counts.items():
-        if not is_whole(value) or value < least:
-            raise ValueError(f"{name} got {what}={value!r}; expected a whole number >= {least}.")
+        check_whole(name, what, value, least)
+
+
+def _check_real(state: PyTree, name: str) -> None:
+    for x in jax.tree.leaves(state):
+        if not is_real(x) and (is_traced(x) or real_array(x) is None):
+            raise TypeError(f"{name} got a state of {x!r:.60}; expected real numbers.")
+
+
+def check_known(state: PyTree, what: str) -> None:
+    """Where a state is known, it has to be finite: of all others the map says nothing. What
+    numbers it has to hold is looked at elsewhere."""
+    for x in jax.tree.leaves(state):
+        known = None if is_traced(x) else real_array(x)
+        if known is not None and not np.all(np.isfinite(known)):
+            raise ValueError(f"{what}={x!s:.60}; expected finite numbers.")
+
+
+def checked_values(name: str, what: str, values: Any) -> np.ndarray:
+    """Those of a parameter, in float64."""
+    known = real_array(values)
+    if known is None or not np.all(np.isfinite(known)):
+        raise ValueError(f"{name} got {what}={values!r:.60}; expected finite real numbers.")
+    return known
 
 
 def _is_int(x: Array) -> bool:
@@ -154,6 +190,7 @@ def _is_int(x: Array) -> bool:
 def start_of(f: KnotMap, start: Start) -> Point:
     if start is None:
         return f.point()
+    check_known(start, "Got start")
     if not f._is_state(start) and eqx.is_array_like(start) and np.shape(start) == (f.size,):
         return jnp.asarray(start, f.point().dtype)
     return f.point(start)

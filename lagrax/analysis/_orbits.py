@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Complex, Float, Real
 
-from .._delays import RealScalar, is_whole
+from .._delays import RealScalar
+from .._values import check_kept, check_whole, is_number, is_whole
 from ..systems import System
-from ._map import KnotMap, Point, Start, as_map, orbit_of
+from ._map import KnotMap, Point, Start, as_map, checked_values, orbit_of
 
 
 class Orbit(NamedTuple):
@@ -92,6 +93,7 @@ def periodic_orbits(
     f = as_map(equation)
     _check_period(period, "periodic_orbits")
     points = _default_starts(f) if starts is None else _checked_starts(f, starts)
+    check_kept("periodic_orbits", f"period={period}", period * points.size)
     visited, converged, doubt = jax.tree.map(np.asarray, _returning(f, points, int(period)))
     orbits = []
     for orbit, width in zip(visited[converged], doubt[converged].tolist(), strict=True):
@@ -111,6 +113,7 @@ def _check_period(period: Any, name: str) -> None:
             f"{name} got period={period!r}; expected 1 for fixed points, or 2, 3, ... iterates "
             "after which an orbit comes back. (The period of the holds is part of the equation.)"
         )
+    check_whole(name, "period", period, 1)
 
 
 def _default_starts(f: KnotMap) -> Float[Array, "starts size"]:
@@ -125,7 +128,7 @@ def _default_starts(f: KnotMap) -> Float[Array, "starts size"]:
 
 
 def _checked_starts(f: KnotMap, starts: Any) -> Float[Array, "starts size"]:
-    given = jnp.asarray(starts, f.point().dtype)
+    given = jnp.asarray(checked_values("periodic_orbits", "starts", starts), f.point().dtype)
     small = f.size // f.lags
     rows = given[:, None] if given.ndim == 1 and small == 1 else given
     if rows.ndim != 2 or rows.shape[0] == 0 or rows.shape[1] not in (small, f.size):
@@ -239,6 +242,9 @@ def critical(
     - `start`: a point near the orbit; by default where the map is after 1,000 iterates.
     """
     _check_period(period, "critical")
+    for name, value in (("parameter", parameter), ("multiplier", multiplier)):
+        if not is_number(value):
+            raise ValueError(f"critical got {name}={value!r:.60}; expected one finite real number.")
     f = as_map(make(jnp.asarray(parameter, float)))
     point = f.orbit(start, 1, 1000 if start is None else 0)[0]
     unknown = jnp.append(point, jnp.asarray(parameter, point.dtype))

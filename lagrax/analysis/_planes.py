@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Inexact, Int
 
-from .._delays import is_number
+from .._values import check_kept, is_number
 from ..figures import Figure, Line, Mark, Panel, Points, Range
 from ..systems import LinearSystem, System
-from ._map import KnotMap, Values, as_map, check_counts, orbit_of
+from ._map import KnotMap, Values, as_map, check_counts, checked_values, orbit_of
 
 
 class Basins(NamedTuple):
@@ -78,6 +78,7 @@ def basins(
             "numbers with one hold, or a scalar one with two."
         )
     check_counts("basins", resolution=(resolution, 2), iterates=(iterates, 1))
+    check_kept("basins", f"resolution={resolution}", 2 * _RECORDED * resolution**2)
     if not (_is_range(x) and _is_range(y)):
         raise ValueError(
             f"basins got x={x}, y={y}; expected two ranges (low, high) of finite numbers."
@@ -183,10 +184,9 @@ def stability_region(make: Callable[..., Any], x: Values, y: Values) -> Stabilit
       matrix, such as the `jacobian` of a `KnotMap` at a fixed point that is known.
     - `x`, `y`: increasing values of the first and second parameter.
     """
-    xs, ys = np.asarray(x, float), np.asarray(y, float)
+    xs, ys = (checked_values("stability_region", n, v) for n, v in (("x", x), ("y", y)))
     for name, values in (("x", xs), ("y", ys)):
-        finite = np.all(np.isfinite(values))
-        if values.ndim != 1 or len(values) < 2 or not finite or np.any(np.diff(values) <= 0):
+        if values.ndim != 1 or len(values) < 2 or np.any(np.diff(values) <= 0):
             raise ValueError(
                 f"stability_region got {name} of shape {values.shape}; expected at least two "
                 "finite values that increase, such as jnp.linspace(0.1, 4, 100)."

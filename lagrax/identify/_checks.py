@@ -9,9 +9,23 @@ import numpy as np
 from jaxtyping import Float
 
 from .._checks import check_solver
-from .._delays import Hold, Lag, is_number, is_whole
+from .._delays import MOST_DELAYS, TOO_MANY, Hold, Lag
 from .._equations import Row
+from .._regression import MOST_DEGREE, TOO_HIGH
 from .._series import Trajectory
+from .._values import MOST_COUNT, check_whole, is_number, is_whole
+
+# Far more than any use needs; `WHY` says what more would cost.
+MOST = {"width": 10_000, "depth": 100, "degree": MOST_DEGREE, "ensemble": 1000, "steps": 10**6}
+WHY = {
+    "width": "A layer has the square of it in weights.",
+    "depth": "Layers are compiled one by one.",
+    "degree": TOO_HIGH,
+    "ensemble": "Each is trained, which takes that many times as long; 5 to 30 make a band.",
+    "steps": "More in an interval are shorter than single precision resolves.",
+}
+# Of all networks together: with Adam's averages and gradients 16 GB.
+MOST_WEIGHTS = 10**9
 
 
 class IdentifyError(RuntimeError):
@@ -30,11 +44,18 @@ def check_arguments(model: Any) -> None:
     delays = model.delays
     if not isinstance(delays, Sequence) or not all(isinstance(d, (Hold, Lag)) for d in delays):
         raise TypeError(f"Identifier got delays={delays!r}; expected a list of Hold and Lag.")
+    check_whole("Identifier", "the number of delays", len(delays), 0, MOST_DELAYS, TOO_MANY)
     counts = ("width", "depth", "degree", "ensemble", "iterations", "batch_size", "patience")
     for name in (*counts, *(n for n in ("window", "steps") if getattr(model, n) is not None)):
-        value = getattr(model, name)
-        if not is_whole(value) or value < 1:
-            raise ValueError(f"Identifier got {name}={value!r}; expected a whole number >= 1.")
+        most, why = MOST.get(name, MOST_COUNT), WHY.get(name, "")
+        check_whole("Identifier", name, getattr(model, name), 1, most, why)
+    weights = model.ensemble * model.depth * model.width**2
+    if model.field == "mlp" and weights > MOST_WEIGHTS:
+        raise ValueError(
+            f"Identifier got width={model.width}, depth={model.depth} and "
+            f"ensemble={model.ensemble}, which make {weights:.3g} weights; expected at most "
+            f"{MOST_WEIGHTS:.0e}, for which training takes 16 GB. Lower one of them."
+        )
     if not is_number(model.learning_rate) or model.learning_rate <= 0:
         raise ValueError(
             f"Identifier got learning_rate={model.learning_rate!r}; expected a positive number."

@@ -11,11 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from .._delays import Delay, Hold, Lag, Learn, is_whole, periods_to_learn
+from .._delays import Delay, Hold, Lag, Learn, periods_to_learn
 from .._equations import Polynomial, intervals_over
 from .._files import read_json
 from .._machine import describe as machine
 from .._runs import Damaged, load_arrays
+from .._values import is_whole
 from ..training import Series
 from ._checks import IdentifyError
 from ._learned import Learned

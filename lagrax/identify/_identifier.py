@@ -12,12 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from .._delays import Delay, describe, is_whole, periods_to_learn, with_periods
+from .._delays import Delay, describe, periods_to_learn, with_periods
 from .._equations import Equation, Past, Polynomial, Row, Setting, make_rows, names_of, past_of
-from .._files import write_json
+from .._files import checked_path, write_json
 from .._learning import Errors
+from .._regression import check_terms
 from .._runs import save_checkpoint
 from .._series import Trajectory, as_trajectories, is_several
+from .._values import check_whole
 from .._windows import default_window, divided, last_known
 from ..selection import check_sampling, find_periods, make_task
 from ..training import Series
@@ -166,6 +168,9 @@ class Identifier:
         check_arguments(self)
         self.__dict__.pop("_learned", None)
         series = measured(as_trajectories(ts, ys, inputs), self.delays, self.field, self.degree)
+        if self.field == "library":
+            variables = series.states * (1 + len(self.delays)) + series.inputs
+            check_terms(variables, self.degree)
         self._flat = _is_flat(ys[-1] if is_several(ys) else ys)
         found = self._scanned(series.shifted)
         window = self.window or default_window(series.shifted, found)
@@ -287,8 +292,7 @@ class Identifier:
         self._check_fitted()
         self._check_widths(trajectories[0])
         horizon = self.window_ if horizon is None else horizon
-        if not is_whole(horizon) or horizon < 1:
-            raise ValueError(f"predict got horizon={horizon!r}; expected a whole number >= 1.")
+        check_whole("predict", "horizon", horizon, 1)
         return [self._learned.predicted(t, horizon) for t in trajectories]
 
     def score(
@@ -371,7 +375,7 @@ class Identifier:
         """Writes the model to a folder: `model.json` and `model.safetensors`, no code. A field of
         your own has its arrays saved; give it to `load` again."""
         self._check_fitted()
-        folder = Path(folder)
+        folder = checked_path("Identifier.save", folder)
         name = type(self.solver).__name__
         if not eqx.tree_equal(getattr(diffrax, name, lambda: None)(), self.solver):
             raise IdentifyError(
@@ -391,7 +395,7 @@ class Identifier:
     @classmethod
     def load(cls, folder: str | Path, *, field: Callable | None = None) -> "Identifier":
         """What `save` wrote. `field` is the field of your own that it was fitted with, if so."""
-        folder = Path(folder)
+        folder = checked_path("Identifier.load", folder)
         about, arrays = read_folder(folder)
         try:
             model = cls(**arguments_from(about, field, folder))

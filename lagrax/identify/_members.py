@@ -11,7 +11,15 @@ from jaxtyping import Array, Float, PyTree
 from .._delays import Delay
 from .._equations import REST, Equation, Network, Polynomial, Row, without_small
 from .._learning import Errors, HeldOut, least_squares, member_of, optimiser
-from .._regression import Library, Normal, monomials, needed_terms, normal_equations, regressed
+from .._regression import (
+    Library,
+    Normal,
+    check_work,
+    monomials,
+    needed_terms,
+    normal_equations,
+    regressed,
+)
 from .._series import Window
 from .._windows import drawn_windows
 from ..training import Series, train
@@ -99,6 +107,7 @@ def from_library(
     """Terms by regression, then their coefficients by following the equation itself."""
     variables = measured.states * (1 + len(delays)) + measured.inputs
     powers = monomials(variables, degree)
+    check_work(len(powers), len(windows))
     library = Library(powers, np.zeros(variables), np.ones(variables))
     normal = normal_equations(measured.shifted, windows, delays, library)
     chosen = [needed_terms(normal.of_state(i)) for i in range(measured.states)]

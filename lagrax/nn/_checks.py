@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._delays import is_whole
+from .._values import check_whole as check_whole
 
 
 def check_key(name: str, key: Any) -> None:
@@ -14,11 +14,6 @@ def check_key(name: str, key: Any) -> None:
         raise TypeError(
             f"{name} got key={key!r:.60}; expected a key of jax.random, such as jax.random.key(0)."
         )
-
-
-def check_whole(name: str, what: str, value: Any, least: int) -> None:
-    if not is_whole(value) or value < least:
-        raise ValueError(f"{name} got {what}={value!r}; expected a whole number >= {least}.")
 
 
 def checked_sequence(name: str, what: str, values: Any) -> Sequence[Any]:

@@ -26,7 +26,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -74,6 +74,19 @@ class InMemory:
     def finish(self, step: int, seconds: float) -> None: ...
 
 
+class _End(NamedTuple):
+    """How far metrics.jsonl goes after the lines of `step`, and the digest of all of these."""
+
+    step: int
+    bytes: int
+    digest: Any
+
+    def move(self, step: int, content: bytes) -> "_End":
+        digest = self.digest.copy()
+        digest.update(content)
+        return _End(step, self.bytes + len(content), digest)
+
+
 class RunFolder:
     """Makes or opens the folder of a run and holds it alone until the end of the `with` block."""
 
@@ -90,13 +103,13 @@ class RunFolder:
         self._config = json.loads(json.dumps(config))
         self._resume, self._tensorboard = resume, tensorboard
         self._closing = contextlib.ExitStack()
-        self._digest = hashlib.sha256()
-        self._bytes = 0
 
     def __enter__(self) -> "RunFolder":
         with self._closing, writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._closing.callback(_hold_alone(self.folder).release)
+            lock = load("filelock").FileLock(self.folder / "lock", timeout=0)
+            self._closing.callback(lock.release)
+            _hold_alone(self.folder, lock)
             if not self._resume:
                 _clear(self.folder)
             for place in (self.folder, self.folder / "checkpoints"):
@@ -140,7 +153,7 @@ class RunFolder:
         with writing(self.folder):
             restored, about = self._newest_sound(state)
             step = int(about["step"])
-            self._open_metrics(int(about["bytes"]))
+            self._open_metrics(step, int(about["bytes"]))
             self._events = self._open_events(step) if self._tensorboard else None
         return step, restored, float(about["seconds"])
 
@@ -168,7 +181,7 @@ class RunFolder:
         if not all(isinstance(line, dict) and "step" in line for line in lines):
             raise Damaged("metrics.jsonl holds a line without a step")
 
-    def _open_metrics(self, size: int) -> None:
+    def _open_metrics(self, step: int, size: int) -> None:
         path = self.folder / "metrics.jsonl"
         # Without a buffer: what a full disk has refused must not be written again when it closes.
         self._metrics = path.open("ab", buffering=0)
@@ -177,7 +190,7 @@ class RunFolder:
         self._metrics.truncate(size)
         content = path.read_bytes()
         self.records = [_filled(json.loads(line)) for line in content.splitlines()]
-        self._digest, self._bytes = hashlib.sha256(content), len(content)
+        self._ends = (_End(step, len(content), hashlib.sha256(content)),)
 
     # --- writing
 
@@ -188,18 +201,21 @@ class RunFolder:
             # Not done any longer, if a damaged end is computed again.
             (self.folder / "done.json").unlink(missing_ok=True)
             _write_all(self._metrics, content)
-            self._digest.update(content)
-            self._bytes += len(content)
+            # One assignment, which Ctrl-C cannot divide. Coming before or after it, Ctrl-C finds the
+            # end that belongs to the state that the loop has then.
+            self._ends = (self._ends[-1], self._ends[-1].move(records[-1]["step"], content))
             self.records += _filled(plain)
             if self._events is not None:
                 self._events.write(self.records[-len(records) :])
 
     def save(self, step: int, state: PyTree, seconds: float) -> None:
+        """Saves the state after `step`, the last or the last but one that metrics were written of."""
+        (end,) = (end for end in self._ends if end.step == step)
         about = {
             "step": str(step),
             "seconds": f"{seconds:.3f}",
-            "bytes": str(self._bytes),
-            "metrics": self._digest.hexdigest(),
+            "bytes": str(end.bytes),
+            "metrics": end.digest.hexdigest(),
         }
         with writing(self.folder):
             self._check_there()
@@ -230,12 +246,11 @@ class RunFolder:
         return events
 
 
-def _hold_alone(folder: Path) -> Any:
+def _hold_alone(folder: Path, lock: Any) -> None:
     """The system lets go of the lock when the process ends, in whatever way."""
-    filelock = load("filelock")
     try:
-        return filelock.FileLock(folder / "lock", timeout=0).acquire().lock
-    except filelock.Timeout:
+        lock.acquire()
+    except load("filelock").Timeout:
         raise RunError(
             f"{folder} is in use by another process. Wait for it to end, or choose another folder."
         ) from None

@@ -174,19 +174,18 @@ def train(
                     new, records = _block(job, state, data, test_data, step, length)
                     new = _with_best(new, records[-1], keep)
                     run.append(records)
+                    _stop_if_lost(records)
                     # One assignment, which Ctrl-C cannot divide.
                     point = (step + length, new, clock.seconds())
                     step, state, seconds = point
                     bar.update(step, _text(records[-1]["loss"]))
-                    _stop_if_lost(records)
                     last = step == own["steps"] or _lost_patience(run.records, own)
                     if last or clock.checkpoint_due():
                         run.save(step, state, seconds)
                     if stop is not None and stop.is_set():
                         raise KeyboardInterrupt
             except KeyboardInterrupt:
-                # Unless it came between the lines of a block and its state.
-                if run.records and run.records[-1]["step"] == point[0]:
+                if point[0] > 0:
                     run.save(*point)
                 raise
         run.finish(step, seconds)

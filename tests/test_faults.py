@@ -6,6 +6,8 @@ A run ends with exactly the undisturbed result, or stops with one sentence and k
 
 import concurrent.futures
 import errno
+import functools
+import itertools
 import json
 import os
 import random
@@ -23,7 +25,7 @@ import numpy as np
 import pytest
 from affine import ADAM, DATA, away_from_two, loss, make, run_in, same
 
-from lagrax import _answers, _files, _runs, analysing, training
+from lagrax import _answers, _files, _machine, _runs, analysing, training
 from lagrax._answers import answering, read_summary, write_summary
 from lagrax._files import WriteError, write_atomically
 from lagrax._runs import RunError, load_arrays
@@ -98,6 +100,49 @@ def test_interrupted_in_a_block_the_last_whole_one_is_kept(tmp_path, undisturbed
             run_in(tmp_path, checkpoint_seconds=1e9)
     assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step-00000010.safetensors"]
     ends_the_same(tmp_path, undisturbed)
+
+
+def interrupt_at(number, run):
+    """Ctrl-C at that line of the loop and of the folder; whether there are so many."""
+    files, lines = {module.__file__ for module in (_files, _runs, training)}, itertools.count(1)
+
+    def trace(frame, event, _):
+        if frame.f_code.co_filename not in files:
+            return None
+        if event == "line" and next(lines) == number:
+            raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        run()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+@pytest.mark.no_cover
+# An interrupt between `open` and `with` leaves the file to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("seconds", [0.0, 1e9], ids=["saved before", "saved by it"])
+@pytest.mark.parametrize("stride", [13, pytest.param(1, marks=pytest.mark.slow)])
+def test_an_interrupt_at_any_line_leaves_a_run_that_goes_on(tmp_path, monkeypatch, seconds, stride):
+    # It asks git, and takes most of the time.
+    monkeypatch.setattr(_machine, "describe", dict)
+    run = functools.partial(run_in, steps=4, seeds=0, block=2)
+    whole = run(tmp_path / "whole")
+    metrics = (tmp_path / "whole/metrics.jsonl").read_bytes()
+    for number in itertools.count(1, stride):
+        folder = tmp_path / f"{number}"
+        if not interrupt_at(number, lambda: run(folder, checkpoint_seconds=seconds)):  # noqa: B023
+            break
+        again = run(folder)
+        same(whole.model, again.model)
+        assert (folder / "metrics.jsonl").read_bytes() == metrics, f"line {number}"
+    assert number > 300
 
 
 def test_stopped_by_another_thread_it_can_go_on(tmp_path, undisturbed):

@@ -5,7 +5,7 @@ import errno
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,14 +79,15 @@ def read_whole(path: Path) -> bytes:
     return b"".join(parts)
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path, constant: Callable[[str], Any] | None = None) -> Any:
     """What a JSON file holds; one that holds none, in whatever way, is a ValueError."""
-    return parse_json(read_whole(path).decode())
+    return parse_json(read_whole(path).decode(), constant)
 
 
-def parse_json(text: str) -> Any:
+def parse_json(text: str, constant: Callable[[str], Any] | None = None) -> Any:
+    """`constant` makes something of NaN and the infinities, which are floats otherwise."""
     try:
-        return json.loads(text)
+        return json.loads(text, parse_constant=constant)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 

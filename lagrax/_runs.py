@@ -24,7 +24,7 @@ import platform
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,6 +41,9 @@ from ._machine import load
 Record = dict[str, Any]
 
 BEGIN_ANEW = "begin anew (resume=False, or --no-resume)"
+
+# Other versions of these may change the last digits.
+COMPUTING = ("lagrax", "jax", "jaxlib", "diffrax", "equinox", "numpy", "optax")
 
 # The newest may turn out damaged; then the one before it serves.
 KEPT_CHECKPOINTS = 2
@@ -63,7 +66,9 @@ class InMemory:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def restore(self, state: PyTree) -> tuple[int, PyTree, float]:
+    def restore(
+        self, state: PyTree, usable: Callable[[int], bool] = lambda step: True
+    ) -> tuple[int, PyTree, float]:
         return 0, state, 0.0
 
     def append(self, records: Sequence[Record]) -> None:
@@ -78,13 +83,13 @@ class _End(NamedTuple):
     """How far metrics.jsonl goes after the lines of `step`, and the digest of all of these."""
 
     step: int
-    bytes: int
+    size: int
     digest: Any
 
     def move(self, step: int, content: bytes) -> "_End":
         digest = self.digest.copy()
         digest.update(content)
-        return _End(step, self.bytes + len(content), digest)
+        return _End(step, self.size + len(content), digest)
 
 
 class RunFolder:
@@ -100,7 +105,8 @@ class RunFolder:
     ):
         self.folder, self.name = folder, folder.name
         self.records: list[Record] = []
-        self._config = json.loads(json.dumps(config))
+        # As its file has it. JSON has no NaN and no infinity; as texts they equal themselves.
+        self._config = json.loads(json.dumps(config), parse_constant=str)
         self._resume, self._tensorboard = resume, tensorboard
         self._closing = contextlib.ExitStack()
 
@@ -125,12 +131,14 @@ class RunFolder:
 
     def _settle_config(self, path: Path) -> None:
         if not path.exists():
-            write_json(path, {"config": self._config, "machine": _machine.describe()})
+            self._machine = _machine.describe()
+            write_json(path, {"config": self._config, "machine": self._machine})
             return
-        found = _read_json(path)
+        found = _read_config(path)
         before = found.get("config") if isinstance(found, dict) else None
         if not isinstance(before, dict):
             raise _unreadable(path, "it does not hold a configuration")
+        self._machine = found.get("machine")
         names = sorted(
             k for k in before.keys() | self._config.keys() if before.get(k) != self._config.get(k)
         )
@@ -148,26 +156,52 @@ class RunFolder:
 
     # --- reading
 
-    def restore(self, state: PyTree) -> tuple[int, PyTree, float]:
-        """Step, state and seconds of the newest sound checkpoint; else `state` at step 0."""
+    def restore(
+        self, state: PyTree, usable: Callable[[int], bool] = lambda step: True
+    ) -> tuple[int, PyTree, float]:
+        """Step, state and seconds of the newest sound checkpoint of a `usable` step; else `state`
+        at step 0."""
         with writing(self.folder):
-            restored, about = self._newest_sound(state)
+            restored, about = self._newest_sound(state, usable)
             step = int(about["step"])
+            if 0 < step < self._config["steps"]:
+                self._warn_of_versions()
             self._open_metrics(step, int(about["bytes"]))
             self._events = self._open_events(step) if self._tensorboard else None
         return step, restored, float(about["seconds"])
 
-    def _newest_sound(self, state: PyTree) -> tuple[PyTree, dict[str, str]]:
+    def _newest_sound(
+        self, state: PyTree, usable: Callable[[int], bool]
+    ) -> tuple[PyTree, dict[str, str]]:
         for path in reversed(_checkpoints(self.folder)):
             try:
                 restored, about = load_checkpoint(path, state)
                 _check_about(about)
+                if not usable(int(about["step"])):
+                    path.unlink()
+                    continue
                 self._check_metrics(int(about["bytes"]), about["metrics"])
             except Damaged as damage:
                 _set_aside(path, damage)
             else:
                 return restored, about
         return state, {"step": "0", "bytes": "0", "seconds": "0"}
+
+    def _warn_of_versions(self) -> None:
+        before = self._machine.get("versions") if isinstance(self._machine, dict) else None
+        before, now = before if isinstance(before, dict) else {}, _machine.versions()
+        others = [
+            f"{name} was {before[name]!r:.40}, now {now[name]!r}"
+            for name in COMPUTING
+            if before.get(name, now[name]) != now[name]
+        ]
+        if others:
+            print(
+                f"{self.folder} was begun with other versions ({', '.join(others)}). Training goes "
+                "on; its last digits may differ from those of a run with the same versions "
+                "throughout.",
+                file=sys.stderr,
+            )
 
     def _check_metrics(self, size: int, digest: str) -> None:
         path = self.folder / "metrics.jsonl"
@@ -201,20 +235,20 @@ class RunFolder:
             # Not done any longer, if a damaged end is computed again.
             (self.folder / "done.json").unlink(missing_ok=True)
             _write_all(self._metrics, content)
-            # One assignment, which Ctrl-C cannot divide. Coming before or after it, Ctrl-C finds the
-            # end that belongs to the state that the loop has then.
+            # One assignment, which Ctrl-C cannot divide. Before and after it there is the end that
+            # belongs to the loop's state.
             self._ends = (self._ends[-1], self._ends[-1].move(records[-1]["step"], content))
             self.records += _filled(plain)
             if self._events is not None:
                 self._events.write(self.records[-len(records) :])
 
     def save(self, step: int, state: PyTree, seconds: float) -> None:
-        """Saves the state after `step`, the last or the last but one that metrics were written of."""
+        """Saves the state after `step`, with which the last block or the one before it ended."""
         (end,) = (end for end in self._ends if end.step == step)
         about = {
             "step": str(step),
             "seconds": f"{seconds:.3f}",
-            "bytes": str(end.bytes),
+            "bytes": str(end.size),
             "metrics": end.digest.hexdigest(),
         }
         with writing(self.folder):
@@ -267,9 +301,9 @@ def _clear(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def _read_json(path: Path) -> Any:
+def _read_config(path: Path) -> Any:
     try:
-        return read_json(path)
+        return read_json(path, constant=str)
     except (ValueError, OSError) as error:
         raise _unreadable(path, error) from None
 
@@ -305,7 +339,8 @@ def _numbers(value: Any) -> Any:
     array = np.asarray(value)
     if array.ndim:
         return [_numbers(x) for x in array]
-    if not np.issubdtype(array.dtype, np.inexact):
+    # Not `np.inexact`, which does not know bfloat16.
+    if not jnp.issubdtype(array.dtype, jnp.inexact):
         return array.item()
     # The shortest digits that give the same float32 (or float64) back.
     return float(str(array[()])) if np.isfinite(array) else None
@@ -392,7 +427,7 @@ def load_checkpoint(path: Path, like: PyTree) -> tuple[PyTree, dict[str, str]]:
         )
     dynamic, static = eqx.partition(like, eqx.is_array)
     named, structure = jax.tree_util.tree_flatten_with_path(dynamic)
-    leaves = [_as(leaf, arrays[jax.tree_util.keystr(place)]) for place, leaf in named]
+    leaves = [_restored(leaf, arrays[_stored(place, leaf)[0]]) for place, leaf in named]
     return eqx.combine(jax.tree.unflatten(structure, leaves), static), about
 
 
@@ -417,16 +452,31 @@ def fingerprint(tree: PyTree) -> str:
 
 def _arrays(state: PyTree) -> dict[str, np.ndarray]:
     named, _ = jax.tree_util.tree_flatten_with_path(eqx.filter(state, eqx.is_array))
-    return {jax.tree_util.keystr(place): _as_numbers(leaf) for place, leaf in named}
+    return dict(_stored(place, leaf) for place, leaf in named)
 
 
-def _as_numbers(leaf: Any) -> np.ndarray:
-    return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+# Other types are stored as bytes.
+SAFETENSORS_TYPES = {
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "bfloat16", "float32", "float64", "complex64"),
+}
 
 
-def _as(like: Any, numbers: np.ndarray) -> Any:
-    array = jnp.asarray(numbers)
-    return jax.random.wrap_key_data(array) if _is_key(like) else array
+def _stored(place: Any, leaf: Any) -> tuple[str, np.ndarray]:
+    """Name and numbers of a leaf in the file. Bytes have their type in the name."""
+    name = jax.tree_util.keystr(place)
+    array = np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+    if array.dtype.name in SAFETENSORS_TYPES:
+        return name, array
+    return f"{name} {array.dtype.name}", np.ascontiguousarray(array[..., None]).view(np.uint8)
+
+
+def _restored(like: Any, numbers: np.ndarray) -> Any:
+    if _is_key(like):
+        return jax.random.wrap_key_data(jnp.asarray(numbers), impl=jax.random.key_impl(like))
+    if np.dtype(like.dtype).name not in SAFETENSORS_TYPES:
+        numbers = numbers.view(like.dtype)[..., 0]
+    return jnp.asarray(numbers)
 
 
 def _is_key(leaf: Any) -> bool:

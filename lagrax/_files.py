@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import secrets
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -79,8 +80,17 @@ def read_whole(path: Path) -> bytes:
     return b"".join(parts)
 
 
+def check_regular(path: Path) -> None:
+    """Raises a ValueError for a pipe, which would be waited for, and for a device, which may have
+    no end. A folder is left to what opens it."""
+    mode = os.stat(path).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise ValueError("it is not a regular file")
+
+
 def read_json(path: Path, constant: Callable[[str], Any] | None = None) -> Any:
     """What a JSON file holds; one that holds none, in whatever way, is a ValueError."""
+    check_regular(path)
     return parse_json(read_whole(path).decode(), constant)
 
 

@@ -22,6 +22,7 @@ import math
 import os
 import platform
 import shutil
+import stat
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -35,7 +36,14 @@ import numpy as np
 from jaxtyping import PyTree
 
 from . import _machine
-from ._files import parse_json, read_json, write_atomically, write_json, writing
+from ._files import (
+    check_regular,
+    parse_json,
+    read_json,
+    write_atomically,
+    write_json,
+    writing,
+)
 from ._machine import load
 
 Record = dict[str, Any]
@@ -113,6 +121,7 @@ class RunFolder:
     def __enter__(self) -> "RunFolder":
         with self._closing, writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
+            _check_own(self.folder)
             lock = load("filelock").FileLock(self.folder / "lock", timeout=0)
             self._closing.callback(lock.release)
             _hold_alone(self.folder, lock)
@@ -205,7 +214,10 @@ class RunFolder:
 
     def _check_metrics(self, size: int, digest: str) -> None:
         path = self.folder / "metrics.jsonl"
-        content = path.read_bytes()[:size] if path.exists() else b""
+        content = b""
+        if path.exists() and path.stat().st_size >= size:
+            with path.open("rb") as file:
+                content = file.read(size)
         if len(content) < size or hashlib.sha256(content).hexdigest() != digest:
             raise Damaged("metrics.jsonl does not hold the lines that it counts on")
         try:
@@ -278,6 +290,20 @@ class RunFolder:
         events = _Events(self.folder / "tensorboard", step)
         self._closing.callback(events.close)
         return events
+
+
+def _check_own(folder: Path) -> None:
+    """Refuses links and devices where the run changes what is there: it changes its own alone."""
+    expected = {"lock": "regular file", "metrics.jsonl": "regular file"}
+    expected |= {"checkpoints": "folder", "tensorboard": "folder"}
+    for name, kind in expected.items():
+        path = folder / name
+        mode = path.lstat().st_mode if os.path.lexists(path) else stat.S_IFREG
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            what = "a link" if stat.S_ISLNK(mode) else "a pipe or a device"
+            raise RunError(
+                f"{path} is {what}; expected a {kind}. Remove it, or choose another folder."
+            )
 
 
 def _hold_alone(folder: Path, lock: Any) -> None:
@@ -435,6 +461,7 @@ def load_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """The named arrays of a checkpoint and what was written about it."""
     safetensors = load("safetensors")
     try:
+        check_regular(path)
         with safetensors.safe_open(path, framework="numpy") as file:
             about = dict(file.metadata() or {})
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

@@ -119,14 +119,15 @@ def train(
     - `data`: arrays with a common first axis, the rows. They stay on the device.
     - `optimiser`: an optax gradient transformation, also one that asks for the loss, such as
       `optax.contrib.reduce_on_plateau()` or `optax.lbfgs()`.
-    - `steps`: how many. A run in a folder may be given more of them later, and goes on.
+    - `steps`: how many. A run in a folder may be given more of them later, and goes on from its
+      last whole block, so that it ends as one that was given them at once.
     - `seeds`: one, or several that train side by side as one vmapped program: compiled once, and on
       a CPU faster than one after the other.
     - `batch_size`: rows a step, shuffled anew each time all have been seen, the last batch of a
       pass being smaller if they do not come out even. None takes all rows at every step.
     - `evaluate(model, test_data)`: a dictionary of metrics, taken after each block.
-    - `keep`: a metric of `evaluate`; the model that is returned is then not the last one, but for
-      each seed the one that had the least of it after a block.
+    - `keep`: a metric of `evaluate`, one real number; the model that is returned is then not the
+      last one, but for each seed the one that had the least of it after a block.
     - `patience`: stop once no seed has had a new least for so many blocks.
     - `block`: steps in one compiled call. Progress, metrics and checkpoints come between blocks.
     - `devices`: so many, or just these, share the rows of each step (its batch must come out even);

@@ -5,7 +5,8 @@ import errno
 import json
 import os
 import secrets
-from collections.abc import Iterator
+import stat
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -88,14 +89,24 @@ def read_whole(path: Path) -> bytes:
     return b"".join(parts)
 
 
-def read_json(path: Path) -> Any:
+def check_regular(path: Path) -> None:
+    """Raises a ValueError for a pipe, which would be waited for, and for a device, which may have
+    no end. A folder is left to what opens it."""
+    mode = os.stat(path).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise ValueError("it is not a regular file")
+
+
+def read_json(path: Path, constant: Callable[[str], Any] | None = None) -> Any:
     """What a JSON file holds; one that holds none, in whatever way, is a ValueError."""
-    return parse_json(read_whole(path).decode())
+    check_regular(path)
+    return parse_json(read_whole(path).decode(), constant)
 
 
-def parse_json(text: str) -> Any:
+def parse_json(text: str, constant: Callable[[str], Any] | None = None) -> Any:
+    """`constant` makes something of NaN and the infinities, which are floats otherwise."""
     try:
-        return json.loads(text)
+        return json.loads(text, parse_constant=constant)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 

@@ -22,11 +22,12 @@ import math
 import os
 import platform
 import shutil
+import stat
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -35,12 +36,22 @@ import numpy as np
 from jaxtyping import PyTree
 
 from . import _machine
-from ._files import parse_json, read_json, write_atomically, write_json, writing
+from ._files import (
+    check_regular,
+    parse_json,
+    read_json,
+    write_atomically,
+    write_json,
+    writing,
+)
 from ._machine import load
 
 Record = dict[str, Any]
 
 BEGIN_ANEW = "begin anew (resume=False, or --no-resume)"
+
+# Other versions of these may change the last digits.
+COMPUTING = ("lagrax", "jax", "jaxlib", "diffrax", "equinox", "numpy", "optax")
 
 # The newest may turn out damaged; then the one before it serves.
 KEPT_CHECKPOINTS = 2
@@ -66,7 +77,9 @@ class InMemory:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def restore(self, state: PyTree) -> tuple[int, PyTree, float]:
+    def restore(
+        self, state: PyTree, usable: Callable[[int], bool] = lambda step: True
+    ) -> tuple[int, PyTree, float]:
         return 0, state, 0.0
 
     def append(self, records: Sequence[Record]) -> None:
@@ -75,6 +88,19 @@ class InMemory:
     def save(self, step: int, state: PyTree, seconds: float) -> None: ...
 
     def finish(self, step: int, seconds: float) -> None: ...
+
+
+class _End(NamedTuple):
+    """How far metrics.jsonl goes after the lines of `step`, and the digest of all of these."""
+
+    step: int
+    size: int
+    digest: Any
+
+    def move(self, step: int, content: bytes) -> "_End":
+        digest = self.digest.copy()
+        digest.update(content)
+        return _End(step, self.size + len(content), digest)
 
 
 class RunFolder:
@@ -90,16 +116,18 @@ class RunFolder:
     ):
         self.folder, self.name = folder, folder.name
         self.records: list[Record] = []
-        self._config = json.loads(json.dumps(config))
+        # As its file has it. JSON has no NaN and no infinity; as texts they equal themselves.
+        self._config = json.loads(json.dumps(config), parse_constant=str)
         self._resume, self._tensorboard = resume, tensorboard
         self._closing = contextlib.ExitStack()
-        self._digest = hashlib.sha256()
-        self._bytes = 0
 
     def __enter__(self) -> "RunFolder":
         with self._closing, writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._closing.callback(_hold_alone(self.folder).release)
+            _check_own(self.folder)
+            lock = load("filelock").FileLock(self.folder / "lock", timeout=0)
+            self._closing.callback(lock.release)
+            _hold_alone(self.folder, lock)
             if not self._resume:
                 _clear(self.folder)
             for place in (self.folder, self.folder / "checkpoints"):
@@ -115,12 +143,14 @@ class RunFolder:
 
     def _settle_config(self, path: Path) -> None:
         if not path.exists():
-            write_json(path, {"config": self._config, "machine": _machine.describe()})
+            self._machine = _machine.describe()
+            write_json(path, {"config": self._config, "machine": self._machine})
             return
-        found = _read_json(path)
+        found = _read_config(path)
         before = found.get("config") if isinstance(found, dict) else None
         if not isinstance(before, dict):
             raise _unreadable(path, "it does not hold a configuration")
+        self._machine = found.get("machine")
         names = sorted(
             k for k in before.keys() | self._config.keys() if before.get(k) != self._config.get(k)
         )
@@ -138,20 +168,30 @@ class RunFolder:
 
     # --- reading
 
-    def restore(self, state: PyTree) -> tuple[int, PyTree, float]:
-        """Step, state and seconds of the newest sound checkpoint; else `state` at step 0."""
+    def restore(
+        self, state: PyTree, usable: Callable[[int], bool] = lambda step: True
+    ) -> tuple[int, PyTree, float]:
+        """Step, state and seconds of the newest sound checkpoint of a `usable` step; else `state`
+        at step 0."""
         with writing(self.folder):
-            restored, about = self._newest_sound(state)
+            restored, about = self._newest_sound(state, usable)
             step = int(about["step"])
-            self._open_metrics(int(about["bytes"]))
+            if 0 < step < self._config["steps"]:
+                self._warn_of_versions()
+            self._open_metrics(step, int(about["bytes"]))
             self._events = self._open_events(step) if self._tensorboard else None
         return step, restored, float(about["seconds"])
 
-    def _newest_sound(self, state: PyTree) -> tuple[PyTree, dict[str, str]]:
+    def _newest_sound(
+        self, state: PyTree, usable: Callable[[int], bool]
+    ) -> tuple[PyTree, dict[str, str]]:
         for path in reversed(_checkpoints(self.folder)):
             try:
                 restored, about = load_checkpoint(path, state)
                 _check_about(about)
+                if not usable(int(about["step"])):
+                    path.unlink()
+                    continue
                 self._check_metrics(int(about["bytes"]), about["metrics"])
             except Damaged as damage:
                 _set_aside(path, damage)
@@ -159,9 +199,28 @@ class RunFolder:
                 return restored, about
         return state, {"step": "0", "bytes": "0", "seconds": "0"}
 
+    def _warn_of_versions(self) -> None:
+        before = self._machine.get("versions") if isinstance(self._machine, dict) else None
+        before, now = before if isinstance(before, dict) else {}, _machine.versions()
+        others = [
+            f"{name} was {before[name]!r:.40}, now {now[name]!r}"
+            for name in COMPUTING
+            if before.get(name, now[name]) != now[name]
+        ]
+        if others:
+            print(
+                f"{self.folder} was begun with other versions ({', '.join(others)}). Training goes "
+                "on; its last digits may differ from those of a run with the same versions "
+                "throughout.",
+                file=sys.stderr,
+            )
+
     def _check_metrics(self, size: int, digest: str) -> None:
         path = self.folder / "metrics.jsonl"
-        content = path.read_bytes()[:size] if path.exists() else b""
+        content = b""
+        if path.exists() and path.stat().st_size >= size:
+            with path.open("rb") as file:
+                content = file.read(size)
         if len(content) < size or hashlib.sha256(content).hexdigest() != digest:
             raise Damaged("metrics.jsonl does not hold the lines that it counts on")
         try:
@@ -171,7 +230,7 @@ class RunFolder:
         if not all(isinstance(line, dict) and "step" in line for line in lines):
             raise Damaged("metrics.jsonl holds a line without a step")
 
-    def _open_metrics(self, size: int) -> None:
+    def _open_metrics(self, step: int, size: int) -> None:
         path = self.folder / "metrics.jsonl"
         # Without a buffer: what a full disk has refused must not be written again when it closes.
         self._metrics = path.open("ab", buffering=0)
@@ -180,7 +239,7 @@ class RunFolder:
         self._metrics.truncate(size)
         content = path.read_bytes()
         self.records = [_filled(json.loads(line)) for line in content.splitlines()]
-        self._digest, self._bytes = hashlib.sha256(content), len(content)
+        self._ends = (_End(step, len(content), hashlib.sha256(content)),)
 
     # --- writing
 
@@ -191,18 +250,21 @@ class RunFolder:
             # Not done any longer, if a damaged end is computed again.
             (self.folder / "done.json").unlink(missing_ok=True)
             _write_all(self._metrics, content)
-            self._digest.update(content)
-            self._bytes += len(content)
+            # One assignment, which Ctrl-C cannot divide. Before and after it there is the end that
+            # belongs to the loop's state.
+            self._ends = (self._ends[-1], self._ends[-1].move(records[-1]["step"], content))
             self.records += _filled(plain)
             if self._events is not None:
                 self._events.write(self.records[-len(records) :])
 
     def save(self, step: int, state: PyTree, seconds: float) -> None:
+        """Saves the state after `step`, with which the last block or the one before it ended."""
+        (end,) = (end for end in self._ends if end.step == step)
         about = {
             "step": str(step),
             "seconds": f"{seconds:.3f}",
-            "bytes": str(self._bytes),
-            "metrics": self._digest.hexdigest(),
+            "bytes": str(end.size),
+            "metrics": end.digest.hexdigest(),
         }
         with writing(self.folder):
             self._check_there()
@@ -233,12 +295,25 @@ class RunFolder:
         return events
 
 
-def _hold_alone(folder: Path) -> Any:
+def _check_own(folder: Path) -> None:
+    """Refuses links and devices where the run changes what is there: it changes its own alone."""
+    expected = {"lock": "regular file", "metrics.jsonl": "regular file"}
+    expected |= {"checkpoints": "folder", "tensorboard": "folder"}
+    for name, kind in expected.items():
+        path = folder / name
+        mode = path.lstat().st_mode if os.path.lexists(path) else stat.S_IFREG
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            what = "a link" if stat.S_ISLNK(mode) else "a pipe or a device"
+            raise RunError(
+                f"{path} is {what}; expected a {kind}. Remove it, or choose another folder."
+            )
+
+
+def _hold_alone(folder: Path, lock: Any) -> None:
     """The system lets go of the lock when the process ends, in whatever way."""
-    filelock = load("filelock")
     try:
-        return filelock.FileLock(folder / "lock", timeout=0).acquire().lock
-    except filelock.Timeout:
+        lock.acquire()
+    except load("filelock").Timeout:
         raise RunError(
             f"{folder} is in use by another process. Wait for it to end, or choose another folder."
         ) from None
@@ -255,9 +330,9 @@ def _clear(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def _read_json(path: Path) -> Any:
+def _read_config(path: Path) -> Any:
     try:
-        return read_json(path)
+        return read_json(path, constant=str)
     except (ValueError, OSError) as error:
         raise _unreadable(path, error) from None
 
@@ -293,7 +368,8 @@ def _numbers(value: Any) -> Any:
     array = np.asarray(value)
     if array.ndim:
         return [_numbers(x) for x in array]
-    if not np.issubdtype(array.dtype, np.inexact):
+    # Not `np.inexact`, which does not know bfloat16.
+    if not jnp.issubdtype(array.dtype, jnp.inexact):
         return array.item()
     # The shortest digits that give the same float32 (or float64) back.
     return float(str(array[()])) if np.isfinite(array) else None
@@ -381,7 +457,7 @@ def load_checkpoint(path: Path, like: PyTree) -> tuple[PyTree, dict[str, str]]:
         raise _another_model(path)
     dynamic, static = eqx.partition(like, eqx.is_array)
     named, structure = jax.tree_util.tree_flatten_with_path(dynamic)
-    leaves = [_as(leaf, arrays[jax.tree_util.keystr(place)]) for place, leaf in named]
+    leaves = [_restored(leaf, arrays[_stored(place, leaf)[0]]) for place, leaf in named]
     return eqx.combine(jax.tree.unflatten(structure, leaves), static), about
 
 
@@ -402,6 +478,7 @@ def load_about(path: Path) -> dict[str, str]:
 def _opened(path: Path) -> Iterator[Any]:
     safetensors = load("safetensors")
     try:
+        check_regular(path)
         with safetensors.safe_open(path, framework="numpy") as file:
             yield file
     except (safetensors.SafetensorError, OSError, ValueError, TypeError) as error:
@@ -425,16 +502,31 @@ def fingerprint(tree: PyTree) -> str:
 
 def _arrays(state: PyTree) -> dict[str, np.ndarray]:
     named, _ = jax.tree_util.tree_flatten_with_path(eqx.filter(state, eqx.is_array))
-    return {jax.tree_util.keystr(place): _as_numbers(leaf) for place, leaf in named}
+    return dict(_stored(place, leaf) for place, leaf in named)
 
 
-def _as_numbers(leaf: Any) -> np.ndarray:
-    return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+# Other types are stored as bytes.
+SAFETENSORS_TYPES = {
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "bfloat16", "float32", "float64", "complex64"),
+}
 
 
-def _as(like: Any, numbers: np.ndarray) -> Any:
-    array = jnp.asarray(numbers)
-    return jax.random.wrap_key_data(array) if _is_key(like) else array
+def _stored(place: Any, leaf: Any) -> tuple[str, np.ndarray]:
+    """Name and numbers of a leaf in the file. Bytes have their type in the name."""
+    name = jax.tree_util.keystr(place)
+    array = np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+    if array.dtype.name in SAFETENSORS_TYPES:
+        return name, array
+    return f"{name} {array.dtype.name}", np.ascontiguousarray(array[..., None]).view(np.uint8)
+
+
+def _restored(like: Any, numbers: np.ndarray) -> Any:
+    if _is_key(like):
+        return jax.random.wrap_key_data(jnp.asarray(numbers), impl=jax.random.key_impl(like))
+    if np.dtype(like.dtype).name not in SAFETENSORS_TYPES:
+        numbers = numbers.view(like.dtype)[..., 0]
+    return jnp.asarray(numbers)
 
 
 def _is_key(leaf: Any) -> bool:

@@ -123,14 +123,15 @@ def train(
     - `data`: arrays with a common first axis, the rows. They stay on the device.
     - `optimiser`: an optax gradient transformation, also one that asks for the loss, such as
       `optax.contrib.reduce_on_plateau()` or `optax.lbfgs()`.
-    - `steps`: how many. A run in a folder may be given more of them later, and goes on.
+    - `steps`: how many. A run in a folder may be given more of them later, and goes on from its
+      last whole block, so that it ends as one that was given them at once.
     - `seeds`: one, or several that train side by side as one vmapped program: compiled once, and on
       a CPU faster than one after the other.
     - `batch_size`: rows a step, shuffled anew each time all have been seen, the last batch of a
       pass being smaller if they do not come out even. None takes all rows at every step.
     - `evaluate(model, test_data)`: a dictionary of metrics, taken after each block.
-    - `keep`: a metric of `evaluate`; the model that is returned is then not the last one, but for
-      each seed the one that had the least of it after a block.
+    - `keep`: a metric of `evaluate`, one real number; the model that is returned is then not the
+      last one, but for each seed the one that had the least of it after a block.
     - `patience`: stop once no seed has had a new least for so many blocks.
     - `block`: steps in one compiled call. Progress, metrics and checkpoints come between blocks.
     - `devices`: so many, or just these, share the rows of each step (its batch must come out even);
@@ -167,7 +168,9 @@ def train(
         own |= {"data": fingerprint(data), "start": fingerprint(state)}
         own |= {} if evaluate is None else {"test_data": fingerprint(test_data)}
     with _open_run(folder, own, resume, tensorboard) as run:
-        step, state, seconds = run.restore(state)
+        # An end within a block is no end of a block any longer once there are more steps.
+        usable = lambda step: step == own["steps"] or step % own["block"] == 0
+        step, state, seconds = run.restore(state, usable)
         step, state, seconds, run.records = as_the_first_knows(step, state, seconds, run.records)
         state, data, test_data = on_all(mesh, (state, data, test_data))
         point = (step, state, seconds)
@@ -176,22 +179,22 @@ def train(
             try:
                 while step < own["steps"] and not _lost_patience(run.records, own):
                     length = min(own["block"], own["steps"] - step)
-                    new, records = _block(job, state, data, test_data, step, length)
-                    new = _with_best(new, records[-1], keep)
+                    new, records, found = _block(job, state, data, test_data, step, length)
+                    new = _with_best(new, found, keep)
                     run.append(records)
+                    _stop_if_lost(records)
                     # One assignment, which Ctrl-C cannot divide.
                     point = (step + length, new, clock.seconds())
                     step, state, seconds = point
                     bar.update(step, _text(records[-1]["loss"]))
-                    _stop_if_lost(records)
-                    last = step == own["steps"] or _lost_patience(run.records, own)
+                    # Before a block cut short, too: with more steps the run goes on from there.
+                    last = own["steps"] - step < own["block"] or _lost_patience(run.records, own)
                     if last or clock.checkpoint_due():
                         run.save(step, state, seconds)
                     if stop is not None and stop.is_set():
                         raise KeyboardInterrupt
             except KeyboardInterrupt:
-                # Unless it came between the lines of a block and its state.
-                if run.records and run.records[-1]["step"] == point[0]:
+                if point[0] > 0:
                     run.save(*point)
                 raise
         run.finish(step, seconds)
@@ -252,7 +255,10 @@ def _start(job: _Job, make: Callable, seeds: Array) -> _State:
                 f"make returned {model!r:.60}, which holds nothing to train; expected a pytree "
                 "with arrays of floats."
             )
-        return _State(model, job.optimiser.init(eqx.filter(model, eqx.is_inexact_array)), seed)
+        optimiser = job.optimiser.init(eqx.filter(model, eqx.is_inexact_array))
+        # NumPy's arrays may be of types that JAX does not have, and compiled blocks not return.
+        arrays, static = eqx.partition(_State(model, optimiser, seed), eqx.is_array)
+        return eqx.combine(jax.tree.map(jnp.asarray, arrays), static)
 
     # Not compiled: it runs once, and compiling it takes longer.
     return _over_seeds(job, one)(seeds, None)
@@ -316,9 +322,30 @@ def _step(
     loss_of = lambda parameters: mean(eqx.combine(parameters, state.model))[0]
     more = {"value": value, "grad": gradient, "value_fn": loss_of}
     update = _machine.load("optax").with_extra_args_support(job.optimiser).update
+    more = _choose_arguments(update, more, grad_fn=lambda at, _: eqx.filter_grad(loss_of)(at))
     updates, optimiser = update(gradient, state.optimiser, parameters, **more)
     model = eqx.apply_updates(state.model, updates)
-    return state._replace(model=model, optimiser=optimiser), {"loss": value, **metrics}
+    new = state._replace(model=model, optimiser=optimiser)
+    return _keep_types(state, new), {"loss": value, **metrics}
+
+
+def _choose_arguments(function: Callable, usual: dict[str, Any], **named: Any) -> dict[str, Any]:
+    """Those that `function` takes; if it takes any, the `usual` ones and those that it names."""
+    parameters = inspect.signature(function).parameters
+    takes_any = any(x.kind is x.VAR_KEYWORD for x in parameters.values())
+    wanted = {*parameters, *usual} if takes_any else {*parameters}
+    return {name: value for name, value in (usual | named).items() if name in wanted}
+
+
+def _keep_types(old: _State, new: _State) -> _State:
+    """Casts numbers to the precision that they began with. A float32 learning rate makes float32
+    updates of bfloat16 parameters."""
+
+    def one(new, old):
+        cast = eqx.is_inexact_array(old) and eqx.is_inexact_array(new) and new.dtype != old.dtype
+        return new.astype(old.dtype) if cast else new
+
+    return jax.tree.map(one, new, old)
 
 
 def _takes_key(loss: Callable) -> bool:
@@ -388,7 +415,7 @@ def _rows(data: PyTree) -> int:
 
 def _block(
     job: _Job, state: _State, data: PyTree, test_data: PyTree, step: int, length: int
-) -> tuple[_State, list[Record]]:
+) -> tuple[_State, list[Record], dict[str, np.ndarray]]:
     number = jnp.asarray(step)
     state, metrics, evaluated = _compiled(job, state, data, test_data, number, length)
     # With several seeds they come first, since the whole loop is vmapped; records go by step.
@@ -400,18 +427,18 @@ def _block(
     taken = sorted(evaluated.keys() & records[-1].keys())
     if taken:
         raise ValueError(f"evaluate returned {', '.join(taken)}, which exist: rename them.")
-    records[-1] |= {name: np.asarray(x) for name, x in evaluated.items()}
-    return state, records
+    evaluated = {name: np.asarray(x) for name, x in evaluated.items()}
+    records[-1] |= evaluated
+    return state, records, evaluated
 
 
-def _with_best(state: _State, record: Record, keep: str | None) -> _State:
+def _with_best(state: _State, evaluated: dict[str, np.ndarray], keep: str | None) -> _State:
     """Where the metric has a new least, the model is the best so far."""
     if keep is None or state.best is None:
         return state
-    if keep not in record:
-        raise ValueError(f"train got keep={keep!r}, which evaluate does not return.")
     model, least = state.best
-    value = jnp.asarray(record[keep], least.dtype)
+    _check_kept(keep, evaluated, least.ndim)
+    value = jnp.asarray(evaluated[keep], least.dtype)
     better = value < least
 
     def chosen(new, old):
@@ -468,6 +495,20 @@ def _check_keep(keep: str | None, patience: Any, evaluate: Callable | None) -> N
         raise ValueError(f"train got keep={keep!r} and no evaluate, which returns that metric.")
     if keep is None and patience is not None:
         raise ValueError(f"train got patience={patience} and no `keep`, the metric to wait for.")
+
+
+def _check_kept(keep: str, evaluated: dict[str, np.ndarray], axes: int) -> None:
+    if keep not in evaluated:
+        names = ", ".join(map(repr, evaluated)) or "a metric"
+        raise ValueError(
+            f"train got keep={keep!r}, which evaluate does not return; expected {names}."
+        )
+    value = evaluated[keep]
+    if value.ndim > axes or jnp.iscomplexobj(value):
+        raise ValueError(
+            f"train got keep={keep!r}, for which evaluate returns an array of shape "
+            f"{value.shape[axes:]} and {value.dtype}; expected one real number."
+        )
 
 
 def _stop_if_lost(records: list[Record]) -> None:

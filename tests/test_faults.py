@@ -6,10 +6,13 @@ A run ends with exactly the undisturbed result, or stops with one sentence and k
 
 import concurrent.futures
 import errno
+import functools
+import itertools
 import json
 import os
 import random
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -17,16 +20,18 @@ import threading
 import time
 from pathlib import Path
 
+import by_hand
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from affine import ADAM, DATA, away_from_two, loss, make, run_in, same
 
-from lagrax import _answers, _files, _runs, analysing, training
+from lagrax import _answers, _files, _machine, _runs, analysing, training
 from lagrax._answers import answering, read_summary, write_summary
 from lagrax._files import WriteError, write_atomically
 from lagrax._runs import RunError, load_arrays
+from lagrax.identify import Identifier, IdentifyError
 from lagrax.paper import sweeps
 from lagrax.training import train
 
@@ -98,6 +103,49 @@ def test_interrupted_in_a_block_the_last_whole_one_is_kept(tmp_path, undisturbed
             run_in(tmp_path, checkpoint_seconds=1e9)
     assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step-00000010.safetensors"]
     ends_the_same(tmp_path, undisturbed)
+
+
+def interrupt_at(number, run):
+    """Ctrl-C at that line of the loop and of the folder; whether there are so many."""
+    files, lines = {module.__file__ for module in (_files, _runs, training)}, itertools.count(1)
+
+    def trace(frame, event, _):
+        if frame.f_code.co_filename not in files:
+            return None
+        if event == "line" and next(lines) == number:
+            raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        run()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+@pytest.mark.no_cover
+# An interrupt between `open` and `with` leaves the file to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("seconds", [0.0, 1e9], ids=["saved before", "saved by it"])
+@pytest.mark.parametrize("stride", [13, pytest.param(1, marks=pytest.mark.slow)])
+def test_an_interrupt_at_any_line_leaves_a_run_that_goes_on(tmp_path, monkeypatch, seconds, stride):
+    # It asks git, and takes most of the time.
+    monkeypatch.setattr(_machine, "describe", dict)
+    run = functools.partial(run_in, steps=4, seeds=0, block=2)
+    whole = run(tmp_path / "whole")
+    metrics = (tmp_path / "whole/metrics.jsonl").read_bytes()
+    for number in itertools.count(1, stride):
+        folder = tmp_path / f"{number}"
+        if not interrupt_at(number, lambda: run(folder, checkpoint_seconds=seconds)):  # noqa: B023
+            break
+        again = run(folder)
+        same(whole.model, again.model)
+        assert (folder / "metrics.jsonl").read_bytes() == metrics, f"line {number}"
+    assert number > 300
 
 
 def test_stopped_by_another_thread_it_can_go_on(tmp_path, undisturbed):
@@ -325,6 +373,115 @@ def test_a_done_run_with_a_damaged_end_is_mended(tmp_path, undisturbed):
     run_in(tmp_path)
     flip(tmp_path / "checkpoints/step-00000020.safetensors", -1)
     ends_the_same(tmp_path, undisturbed)
+
+
+# --- folders of others ----------------------------------------------------------------------------
+
+
+def as_a_pipe(path):
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+def as_a_device(path):
+    path.unlink(missing_ok=True)
+    path.symlink_to("/dev/zero")
+
+
+def as_a_link(path, place):
+    path.replace(place)
+    path.symlink_to(place)
+
+
+@pytest.fixture
+def seconds():
+    """No longer than ten of them: one that waits for a pipe waits for ever."""
+
+    def end(*_):
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.alarm(10)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+SPECIAL = {"a pipe": as_a_pipe, "a device": as_a_device}
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="has no pipes in folders")
+@pytest.mark.usefixtures("seconds")
+@pytest.mark.parametrize("make", SPECIAL.values(), ids=SPECIAL)
+class TestSpecialFiles:
+    def test_in_place_of_the_configuration(self, tmp_path, make):
+        make(stopped(tmp_path) / "config.json")
+        with pytest.raises(RunError, match=r"config.json cannot be read: it is not a regular file"):
+            run_in(tmp_path)
+
+    def test_in_place_of_the_metrics(self, tmp_path, make):
+        make(stopped(tmp_path) / "metrics.jsonl")
+        with pytest.raises(RunError, match=r"metrics.jsonl .*expected a regular file.*Remove"):
+            run_in(tmp_path)
+
+    def test_in_place_of_a_checkpoint(self, tmp_path, undisturbed, make, capsys):
+        path = stopped(tmp_path) / "checkpoints/step-00000010.safetensors"
+        make(path)
+        ends_the_same(tmp_path, undisturbed)
+        assert f"{path} is damaged (it cannot be read: it is not a reg" in capsys.readouterr().err
+
+    def test_in_place_of_the_mark_of_the_end(self, tmp_path, undisturbed, make):
+        run_in(tmp_path)
+        make(tmp_path / "done.json")
+        ends_the_same(tmp_path, undisturbed)
+
+    def test_in_place_of_the_lock(self, tmp_path, make):
+        make(stopped(tmp_path) / "lock")
+        with pytest.raises(RunError, match=r"lock .*expected a regular file.*Remove"):
+            run_in(tmp_path)
+
+    @pytest.mark.parametrize("name", ["model.json", "model.safetensors", "summary.json"])
+    def test_in_place_of_parts_of_a_model(self, tmp_path, make, name):
+        make(by_hand.write(tmp_path, by_hand.model()) / name)
+        if name == "summary.json":
+            assert read_summary(tmp_path) == {}
+        else:
+            with pytest.raises(IdentifyError, match=name):
+                Identifier.load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "lock", "checkpoints", "tensorboard"])
+@pytest.mark.parametrize("resume", [True, False])
+def test_links_in_a_run_lead_nowhere(tmp_path, name, resume):
+    """A run continues in, truncates and removes what lies in its own folder."""
+    other = stopped(tmp_path / "other")
+    (other / "tensorboard").mkdir()
+    (other / "tensorboard/mine").touch()
+    before = by_hand.listing(other)
+    folder = stopped(tmp_path / "run")
+    path = folder / name
+    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    path.symlink_to(other / name)
+    with pytest.raises(RunError, match=rf"{name} is a link; expected a .*Remove"):
+        run_in(folder, resume=resume, tensorboard=True)
+    assert by_hand.listing(other) == before
+    path.unlink()
+    run_in(folder)
+
+
+def test_links_that_are_only_read_are_followed(tmp_path, undisturbed):
+    stopped(tmp_path)
+    as_a_link(tmp_path / "config.json", tmp_path / "configuration")
+    as_a_link(tmp_path / "checkpoints/step-00000010.safetensors", tmp_path / "ten")
+    os.remove(tmp_path / "checkpoints/step-00000005.safetensors")
+    ends_the_same(tmp_path, undisturbed)
+    assert (tmp_path / "ten").exists()
+
+
+def test_a_link_to_a_folder_is_one(tmp_path, undisturbed):
+    stopped(tmp_path / "run")
+    (tmp_path / "link").symlink_to("run")
+    ends_the_same(tmp_path / "link", undisturbed)
 
 
 # --- a full disk ----------------------------------------------------------------------------------

@@ -168,17 +168,45 @@ def test_other_data_to_test_on_are_refused(tmp_path):
         train(loss, make, DATA, ADAM, **options)
 
 
-def test_a_run_may_be_given_more_steps(tmp_path):
-    """It ends as one that was given them at once."""
-    first, more = (run_in(tmp_path / "more", steps=steps) for steps in (20, 40))
-    whole = run_in(tmp_path / "whole", steps=40)
-    assert len(first.metrics["loss"].steps) == 20
+@pytest.mark.parametrize("options", [{}, {"keep": "error"}, {"keep": "error", "patience": 2}])
+@pytest.mark.parametrize("steps", [3, 20, 23])
+def test_a_run_may_be_given_more_steps(tmp_path, steps, options):
+    """It ends as one that was given them at once, even if its first end lies within a block."""
+    options |= {"checkpoint_seconds": 1e9}
+    first, more = (run_in(tmp_path / "more", steps=n, **options) for n in (steps, 40))
+    whole = run_in(tmp_path / "whole", steps=40, **options)
+    assert len(first.metrics["loss"].steps) == steps
     same(more.model, whole.model)
     assert more.metrics.keys() == whole.metrics.keys()
     for name, series in whole.metrics.items():
         np.testing.assert_array_equal(more.metrics[name].steps, series.steps)
         np.testing.assert_array_equal(more.metrics[name].values, series.values)
-    assert json.loads((tmp_path / "more" / "done.json").read_text())["steps"] == 40
+    names = ("metrics.jsonl", "done.json")
+    one, other = ([tmp_path / x / name for name in names] for x in ("more", "whole"))
+    assert one[0].read_bytes() == other[0].read_bytes()
+    assert json.loads(one[1].read_text())["steps"] == json.loads(other[1].read_text())["steps"]
+
+
+@pytest.mark.parametrize("stopped", [5, 23])
+def test_a_best_model_at_an_end_within_a_block_is_not_kept(tmp_path, stopped):
+    """The weight passes 2 at the first end, where a run with more steps does not look."""
+    target = train(loss, make, DATA, ADAM, steps=stopped, progress=False).model.weight
+    options = {"evaluate": away_from_two, "test_data": target, "keep": "distance"}
+    options |= {"block": 10, "progress": False}
+    for steps in (stopped, 60):
+        more = train(loss, make, DATA, ADAM, steps=steps, folder=tmp_path, **options)
+    whole = train(loss, make, DATA, ADAM, steps=60, **options)
+    assert more.metrics["distance"].steps.tolist() == [10, 20, 30, 40, 50, 60]
+    same(more.model, whole.model)
+
+
+def test_a_damaged_end_within_a_block_is_computed_again(tmp_path):
+    whole, _ = (run_in(tmp_path / name, steps=23) for name in ("whole", "mended"))
+    path = tmp_path / "mended/checkpoints/step-00000023.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    same(run_in(tmp_path / "mended", steps=23).model, whole.model)
+    texts = [(tmp_path / name / "metrics.jsonl").read_text() for name in ("whole", "mended")]
+    assert texts[0] == texts[1]
 
 
 def test_a_loss_with_noise(tmp_path):
@@ -224,6 +252,165 @@ def test_a_model_may_hold_a_key(tmp_path):
     options = {"steps": 3, "folder": tmp_path, "progress": False}
     first, again = (train(value, start, DATA, ADAM, **options) for _ in range(2))
     np.testing.assert_array_equal(*(jax.random.key_data(x.model.key) for x in (first, again)))
+
+
+KINDS = (
+    "bool int2 int4 uint4 int32 float16 bfloat16 float4_e2m1fn float8_e4m3fn float8_e5m2 "
+    "float8_e4m3b11fnuz complex64"
+)
+EXTRAS = {kind: lambda kind=kind: jnp.array([0, 1]).astype(kind) for kind in KINDS.split()}
+EXTRAS |= {
+    kind: lambda kind=kind: np.arange(3).astype(kind[6:])
+    for kind in ("numpy int64", "numpy float64", "numpy float32", "numpy complex128")
+}
+EXTRAS |= {
+    f"key {kind}": lambda kind=kind: jax.random.key(7, impl=kind)
+    for kind in ("threefry2x32", "rbg", "unsafe_rbg")
+}
+EXTRAS |= {
+    "NumPy's number": lambda: np.float64(0.1),
+    "int4, one": lambda: jnp.array(3).astype("int4"),
+    "int4, none": lambda: jnp.zeros((0, 2), "int4"),
+}
+
+
+class Extra(eqx.Module):
+    """A model with something more, which the loss leaves alone."""
+
+    weight: jax.Array
+    extra: object
+
+
+def raw(leaf):
+    key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    array = np.asarray(jax.random.key_data(leaf) if key else leaf)
+    return str(leaf.dtype), array.shape, array.tobytes()
+
+
+@pytest.mark.parametrize("kind", EXTRAS)
+@pytest.mark.parametrize("seeds", [0, (0, 1)], ids=["one", "two"])
+def test_whatever_a_model_holds_its_run_can_go_on(tmp_path, kind, seeds):
+    start = lambda key: Extra(jnp.zeros(()), EXTRAS[kind]())
+    value = lambda model, rows: (model.weight - rows[0][:, 0]) ** 2
+    options = {"seeds": seeds, "block": 2, "progress": False}
+    for steps in (2, 4):
+        more = train(value, start, DATA, optax.sgd(0.1), steps=steps, folder=tmp_path, **options)
+    whole = train(value, start, DATA, optax.sgd(0.1), steps=4, **options)
+    assert raw(more.model.weight) == raw(whole.model.weight)
+    assert raw(more.model.extra) == raw(whole.model.extra)
+
+
+def test_a_model_in_double_precision_can_go_on(tmp_path, x64):
+    start = lambda key: Extra(jnp.zeros(()), jnp.array([1.0 + 2.0j]))
+    value = lambda model, rows: (model.weight - rows[0][:, 0]) ** 2
+    for steps in (1, 2):
+        options = {"steps": steps, "folder": tmp_path, "progress": False}
+        run = train(value, start, DATA, optax.sgd(0.1), **options)
+    assert run.model.extra.dtype == "complex128"
+    np.testing.assert_array_equal(run.model.extra, [1 + 2j])
+
+
+@pytest.mark.parametrize("seeds", [0, (0, 1)], ids=["one", "two"])
+def test_arrays_of_numpy_are_trained(seeds):
+    start = lambda key: {"weight": np.zeros(1)}
+    value = lambda model, rows: (model["weight"] - 1.0) ** 2
+    options = {"steps": 50, "seeds": seeds, "progress": False}
+    run = train(value, start, DATA, optax.sgd(0.1), **options)
+    np.testing.assert_allclose(run.model["weight"], 1.0, rtol=1e-3)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, {"a": [1, -math.inf, math.nan]}])
+def test_a_configuration_with_what_is_no_number(tmp_path, value):
+    run_in(tmp_path, steps=5, config={"x": value, "y": 1})
+    run_in(tmp_path, steps=10, config={"x": value, "y": 1.0})
+    with pytest.raises(_runs.RunError, match=r"config\.x was"):
+        run_in(tmp_path, steps=10, config={"x": 0.0, "y": 1})
+    strict((tmp_path / "config.json").read_text())
+
+
+def strict(text):
+    """JSON as every other program reads it."""
+
+    def refused(name):
+        raise AssertionError(name)
+
+    return json.loads(text, parse_constant=refused)
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16", "float32", "float8_e5m2"])
+def test_metrics_are_json_in_any_precision(tmp_path, kind):
+    values = jnp.array([jnp.nan, jnp.inf, -jnp.inf, 1.1]).astype(kind)
+    noted = lambda model, batch: (loss(model, batch), {"m": values})
+    run = train(noted, make, DATA, ADAM, steps=1, folder=tmp_path, progress=False)
+    line = strict((tmp_path / "metrics.jsonl").read_text())
+    assert line["m"][:3] == [None] * 3
+    np.testing.assert_array_equal(np.array(line["m"][3]).astype(values.dtype), values[3])
+    assert np.isnan(run.metrics["m"].values[0, :3]).all()
+
+
+def test_other_versions_are_told(tmp_path, capsys):
+    run_in(tmp_path, steps=10)
+    path = tmp_path / "config.json"
+    found = json.loads(path.read_text())
+    versions = found["machine"]["versions"]
+    found["machine"]["versions"] = versions | {"jax": "0.1\x1b[2J", "rich": "0", "gone": "1"}
+    path.write_text(json.dumps(found))
+    run_in(tmp_path, steps=10)
+    assert capsys.readouterr().err == ""  # It has ended.
+    run_in(tmp_path, steps=20)
+    said = capsys.readouterr().err
+    assert f"jax was '0.1\\x1b[2J', now {jax.__version__!r}" in said
+    assert "may differ" in said
+    assert "rich" not in said
+    assert "gone" not in said
+    assert "optax" not in said
+
+
+@pytest.mark.parametrize("machine", [None, 3, [], {}, {"versions": 3}, {"versions": {"jax": 3}}])
+def test_versions_that_are_none(tmp_path, machine):
+    run_in(tmp_path, steps=10)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"machine": machine}))
+    assert len(run_in(tmp_path, steps=20).metrics["loss"].steps) == 20
+
+
+RATE = jnp.float32(0.1)
+
+
+@pytest.mark.parametrize(
+    "optimiser",
+    [
+        optax.sgd(RATE),
+        optax.sgd(RATE, momentum=jnp.float32(0.9)),
+        optax.adam(RATE, mu_dtype=jnp.float32),
+        optax.chain(optax.sgd(0.1), optax.ema(jnp.float32(0.9))),
+    ],
+    ids=["rate", "momentum", "moments", "average"],
+)
+def test_parameters_keep_their_precision(optimiser):
+    start = lambda key: {"w": jnp.zeros((), jnp.bfloat16)}
+    value = lambda model, rows: (model["w"] - 1.0) ** 2 + 0 * rows[0][:, 0]
+    run = train(value, start, DATA, optimiser, steps=60, progress=False)
+    assert run.model["w"].dtype == jnp.bfloat16
+    assert abs(run.model["w"] - 1) < 0.15
+
+
+@pytest.mark.parametrize("opaque", [False, True], ids=["step by step", "opaque"])
+@pytest.mark.parametrize("seeds", [0, (0, 1)], ids=["one", "two"])
+def test_sharpness_aware_minimisation(opaque, seeds):
+    """Against the loop by hand, as optax's documentation writes it."""
+    uphill = optax.chain(optax.contrib.normalize(), optax.sgd(0.05))
+    optimiser = optax.contrib.sam(optax.adam(0.1), uphill, opaque_mode=opaque)
+    run = train(loss, make, DATA, optimiser, steps=7, seeds=seeds, progress=False)
+    model = make(jax.random.key(0))
+    arrays, static = eqx.partition(model, eqx.is_inexact_array)
+    gradient = jax.grad(lambda arrays, _: jnp.mean(loss(eqx.combine(arrays, static), DATA)))
+    state = optimiser.init(arrays)
+    for _ in range(7):
+        updates, state = optimiser.update(gradient(arrays, 0), state, arrays, grad_fn=gradient)
+        arrays = optax.apply_updates(arrays, updates)
+    found = np.ravel(run.model.weight)[0]
+    np.testing.assert_allclose(found, arrays.weight, rtol=1e-5)
 
 
 def test_starting_over_leaves_foreign_files_alone(tmp_path):
@@ -408,9 +595,21 @@ def test_training_ends_when_patience_does(tmp_path):
         ({"patience": 3}, "no `keep`"),
         ({"keep": "errors", "evaluate": evaluate, "test_data": jnp.array(3.0)}, "'errors'"),
         ({"keep": "error", "evaluate": evaluate, "patience": 0}, "patience=0"),
+        ({"keep": "step", "evaluate": evaluate}, "'step', which evaluate does not return.*error"),
+        ({"keep": "loss", "evaluate": evaluate}, "'loss', which evaluate does not return"),
+        (
+            {"keep": "errors", "evaluate": lambda m, d: {"errors": loss(m, DATA)}},
+            r"keep='errors'.*array of shape \(10,\) and float32.*one real number",
+        ),
+        (
+            {"keep": "e", "evaluate": lambda m, d: {"e": m.weight + 1j}},
+            r"keep='e'.*complex64.*one real number",
+        ),
     ],
 )
-def test_what_cannot_be_kept_is_named(options, message):
+@pytest.mark.parametrize("seeds", [0, (0, 1)], ids=["one", "two"])
+def test_what_cannot_be_kept_is_named(seeds, options, message):
+    options = {"test_data": jnp.array(3.0), "seeds": seeds} | options
     with pytest.raises(ValueError, match=message):
         train(loss, make, DATA, ADAM, steps=5, progress=False, **options)
 

@@ -1,5 +1,6 @@
 """How a solve is differentiated: one interval at a time, from the state at its knot."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import diffrax
@@ -123,15 +124,17 @@ def _adaptive_steps(interval, method: Method, gradient, pace):
         leg = replay(interval, method.stepper, taken, kind="bounded", record=method.record)
         return leg, pace, result
 
-    def backward(interval, kept, cotangent):
-        taken, _ = kept
-        return _pullback(
-            lambda i: replay(i, method.stepper, taken, kind="checkpointed", record=method.record),
-            interval,
-            cotangent,
-        )
+    return _with_backward(interval, method, gradient, pace, _replay_backward)
 
-    return _with_backward(interval, method, pace, backward)
+
+def _replay_backward(interval, method: Method, gradient, kept, cotangent):
+    del gradient
+    taken, _ = kept
+    return _pullback(
+        lambda i: replay(i, method.stepper, taken, kind="checkpointed", record=method.record),
+        interval,
+        cotangent,
+    )
 
 
 def _pullback(function, interval: Interval, cotangent: Leg) -> Interval:
@@ -140,31 +143,37 @@ def _pullback(function, interval: Interval, cotangent: Leg) -> Interval:
     return interval
 
 
-def _with_backward(interval, method: Method, pace, backward):
-    """The interval with a backward pass of its own: `backward(interval, (taken, y1), cotangent)`
-    gives the cotangent of the interval."""
+def _with_backward(interval, method: Method, gradient: Gradient, pace, backward: Callable):
+    """The interval with a backward pass of its own: `backward(interval, method, gradient, (taken,
+    y1), cotangent)` gives the cotangent of the interval.
+
+    `backward` must not close over arrays: those of `method` and `gradient`, such as tolerances or
+    `jump_ts`, are traced with the solve, and are known to the backward pass only as arguments."""
     moving, still = eqx.partition(interval, eqx.is_inexact_array)
-    still_arrays, still_rest = eqx.partition(still, eqx.is_array)
-    fixed_arrays, fixed_rest = eqx.partition((still_arrays, method, pace), eqx.is_array)
+    fixed_arrays, fixed_rest = eqx.partition((still, method, gradient, pace), eqx.is_array)
 
     def unpack(moving, fixed_arrays):
-        still_arrays, method, pace = eqx.combine(fixed_arrays, fixed_rest)
-        return eqx.combine(moving, still_arrays, still_rest), method, pace
+        still, method, gradient, pace = eqx.combine(fixed_arrays, fixed_rest)
+        return eqx.combine(moving, still), method, gradient, pace
+
+    def forward(moving, fixed_arrays):
+        interval, method, _, pace = unpack(moving, fixed_arrays)
+        return _forward(interval, method, pace)
 
     @jax.custom_vjp
     def run(moving, fixed_arrays):
-        leg, pace, _, result = _forward(*unpack(moving, fixed_arrays))
+        leg, pace, _, result = forward(moving, fixed_arrays)
         return leg, pace, result
 
     def run_forward(moving, fixed_arrays):
-        leg, pace, taken, result = _forward(*unpack(moving, fixed_arrays))
+        leg, pace, taken, result = forward(moving, fixed_arrays)
         return (leg, pace, result), (moving, fixed_arrays, taken, leg.y)
 
     def run_backward(kept, cotangent):
         moving, fixed_arrays, taken, y1 = kept
-        interval, _, _ = unpack(moving, fixed_arrays)
+        interval, method, gradient, _ = unpack(moving, fixed_arrays)
         leg_cotangent, _, _ = cotangent
-        return backward(interval, (taken, y1), leg_cotangent), None
+        return backward(interval, method, gradient, (taken, y1), leg_cotangent), None
 
     run.defvjp(run_forward, run_backward)
     return run(moving, fixed_arrays)
@@ -174,20 +183,17 @@ def _with_backward(interval, method: Method, pace, backward):
 
 
 def _adjoint(interval, method: Method, gradient: Adjoint, pace):
-    def backward(interval, kept, cotangent):
-        _, y1 = kept
-        return _theorem_2(interval, method, gradient, y1, cotangent)
-
-    return _with_backward(interval, method, pace, backward)
+    return _with_backward(interval, method, gradient, pace, _theorem_2)
 
 
-def _theorem_2(interval: Interval, method: Method, gradient: Adjoint, y1, cotangent: Leg):
+def _theorem_2(interval: Interval, method: Method, gradient: Adjoint, kept, cotangent: Leg):
     """Eqs. 15 and 16 over one interval, in reversed time w = end - t.
 
     The adjoint a(t) runs back from the interval's end, jumps at every saved time, and gathers on
     its way the integrals of a^T df/dtheta and of a^T df/dz(l tau) for all held states. Adding the
     latter to a(l tau), the second line of eq. 16, is left to the caller's chain rule.
     """
+    _, y1 = kept
     prepared, pull_prepared = eqx.filter_vjp(
         lambda field, history: field.prepare(history), interval.field, tuple(interval.history)
     )

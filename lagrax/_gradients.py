@@ -1,7 +1,8 @@
 """How a solve is differentiated: one interval at a time, from the state at its knot."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import diffrax
 import equinox as eqx
@@ -12,7 +13,7 @@ from jaxtyping import Array, PyTree
 
 from ._field import Field
 from ._interval import Interval, Leg
-from ._pacing import Pace, first_pace, pace_through, replay
+from ._pacing import Pace, Taken, first_pace, pace_through, replay
 from ._solution import RESULTS
 from ._stepping import Stepper, jump, make_stepper, march, stroll
 
@@ -130,11 +131,26 @@ def _adaptive_steps(interval, method: Method, gradient, pace):
 def _replay_backward(interval, method: Method, gradient, kept, cotangent):
     del gradient
     taken, _ = kept
-    return _pullback(
-        lambda i: replay(i, method.stepper, taken, kind="checkpointed", record=method.record),
-        interval,
-        cotangent,
-    )
+    return _replay_pullback(interval, method, taken, cotangent)
+
+
+@eqx.filter_custom_jvp
+def _replay_pullback(interval, method: Method, taken: Taken, cotangent: Leg) -> Interval:
+    return _pull_through_replay(interval, method, taken, cotangent, kind="checkpointed")
+
+
+@_replay_pullback.def_jvp
+def _replay_pullback_jvp(primals, tangents):
+    # Nested loops with checkpoints have no forward mode: second derivatives go through the interval
+    # as those of `Direct` do.
+    return eqx.filter_jvp(partial(_pull_through_replay, kind="bounded"), primals, tangents)
+
+
+def _pull_through_replay(
+    interval, method: Method, taken: Taken, cotangent: Leg, *, kind: Literal["checkpointed", "bounded"]
+) -> Interval:
+    again = lambda i: replay(i, method.stepper, taken, kind=kind, record=method.record)
+    return _pullback(again, interval, cotangent)
 
 
 def _pullback(function, interval: Interval, cotangent: Leg) -> Interval:

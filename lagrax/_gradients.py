@@ -233,12 +233,14 @@ def _theorem_2(interval: Interval, method: Method, gradient: Adjoint, kept, cota
         return jax.tree.map(lambda d: length * d, scaled_field(z, theta, (1 - s) * length))
 
     # The adjoint is linear: scaled to size one, absolute tolerances mean the same for every loss.
-    scale = _size((cotangent.y, cotangent.saves))
+    largest = _largest((cotangent.y, cotangent.saves))
+    scale = jnp.where(largest == 0, 1, largest)
     a, saves = jax.tree.map(lambda x: x / scale, (cotangent.y, cotangent.saves))
     zero = jax.tree.map(jnp.zeros_like, eqx.filter(theta, eqx.is_inexact_array))
     answer = _backwards(interval, method, gradient, reversed_field, slope_at, (y1, a, zero), saves)
+    # No loss, no gradient: also where the backward pass does not arrive, after a failure.
     a, (field, args, prepared, start, moving_length), at_saves = jax.tree.map(
-        lambda x: x * scale, answer
+        lambda x: jnp.where(largest == 0, 0, x * scale), answer
     )
     # An interval of no length is not gone through, but its end still moves with its length.
     moving_length += lax.cond(
@@ -263,9 +265,8 @@ def _at_no_length(interval: Interval, theta: PyTree, cotangent: Leg) -> Array:
     return sum(jax.tree.leaves(products), jnp.zeros_like(interval.length))
 
 
-def _size(tree: PyTree[Array]) -> Array:
-    largest = jnp.max(jnp.stack([jnp.max(jnp.abs(x)) for x in jax.tree.leaves(tree) if x.size]))
-    return jnp.where(largest == 0, 1, largest)
+def _largest(tree: PyTree[Array]) -> Array:
+    return jnp.max(jnp.stack([jnp.max(jnp.abs(x)) for x in jax.tree.leaves(tree) if x.size]))
 
 
 def _backwards(interval, method, gradient: Adjoint, field, slope_at, state, saves):

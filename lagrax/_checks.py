@@ -160,11 +160,24 @@ def check_delays_against_span(delays: Sequence[Delay], t0: Any, t1: Any) -> None
 
 
 def check_resolution(delays: Sequence[Delay], t0: Any, t1: Any, dtype: Any) -> None:
-    """Whether times so far from zero tell apart what happens within a period."""
+    """Whether times so far from zero tell apart what happens within a period, and instants."""
     if is_traced(t0, t1):
         return
-    apart = float(jnp.finfo(dtype).eps) * max(abs(float(t0)), abs(float(t1)))
+    eps = float(jnp.finfo(dtype).eps)
+    apart = eps * max(abs(float(t0)), abs(float(t1)))
     for delay in delays:
+        if isinstance(delay, Hold) and delay.times is not None and not is_traced(delay.times):
+            times = np.asarray(delay.times, float)
+            times = times[(times >= float(t0)) & (times <= float(t1))]
+            close = np.flatnonzero(np.diff(times) <= 8 * eps * np.abs(times[1:]))
+            if close.size:
+                one, next_one = times[close[0]], times[close[0] + 1]
+                raise ValueError(
+                    f"Hold got the instants {one!s} and {next_one!s}, which are too close for "
+                    f"{jnp.dtype(dtype).name}: times there are {eps * abs(next_one):.1g} apart. "
+                    "Drop one of them, use float64 (jax.config.update('jax_enable_x64', True)), or "
+                    "let the span begin near 0."
+                )
         tau = delay.tau
         if tau is None or isinstance(tau, Learn) or is_traced(tau):
             continue

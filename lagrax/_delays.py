@@ -255,13 +255,14 @@ def make_grid(
     if traced and intervals is None:
         intervals = _enough_intervals(delays, t0, t1)
     slack = 8 * float(jnp.finfo(dtype).eps)
+    lags = any(isinstance(d, Lag) for d in delays)
     inner, clocks = _candidates(delays, jump_ts, t0, t1, intervals, levels, slack, xp)
     points = xp.concatenate([xp.atleast_1d(c) for c in [*inner, t1]])
     points, order = clipped(points, t0, t1, xp), None
     if traced:
-        points, order = _in_order(points, slack * _largest(t0, t1, jnp))
+        points, order = _in_order(points, t0 if lags else 0.0, slack)
     else:
-        points = _merged(np.sort(points), t0, t1, slack)
+        points = _merged(np.sort(points), t0, t1, slack, lags)
     starts = xp.concatenate([xp.atleast_1d(xp.asarray(t0, points.dtype)), points[:-1]])
     num = points.shape[0]
     lag_taus = [d.tau for d in delays if isinstance(d, Lag)]
@@ -335,8 +336,8 @@ def _candidates(
     if xp is np and not only_lag:
         kinks = np.concatenate([[t0], *found])
         kinks = _travelled(kinks[kinks < t1], lags, t1, levels)
-        kinks = np.append(t0, _merged(np.sort(kinks), t0, t1, slack))
-        return [_filled(kinks, shortest, slack * _largest(t0, t1, np))], clocks
+        kinks = np.append(t0, _merged(np.sort(kinks), t0, t1, slack, True))
+        return [_filled(kinks, shortest, _rounding(kinks[1:], t0, slack, np))], clocks
     multiples = t0 + xp.arange(1, _count(shortest, t0, t1, intervals, xp) + 1) * shortest
     if only_lag:
         return [multiples], clocks
@@ -397,29 +398,35 @@ def _travelled(kinks, lags, t1, levels):
     return np.concatenate(reached)
 
 
-def _filled(points, longest, width):
+def _filled(points, longest, widths):
     """With more of them in equal distances wherever two are farther apart than `longest`, by more
-    than the `width` that rounding may make."""
+    than the `widths` that rounding may make."""
     gaps = np.diff(points)
-    pieces = np.maximum(1, np.ceil((gaps - width) / longest)).astype(int)
+    pieces = np.maximum(1, np.ceil((gaps - widths) / longest)).astype(int)
     number = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)
     begin, pieces, gaps = (np.repeat(x, pieces) for x in (points[:-1], pieces, gaps))
     return begin + gaps * number / pieces
 
 
-def _merged(points, t0, t1, slack):
+def _rounding(points, t0, slack, xp):
+    """How far apart times may be that rounding alone tells apart. It is relative to where they are,
+    not to the span: near 0 times are close together. Those that lags make are sums with t0."""
+    return slack * xp.maximum(xp.abs(points), xp.abs(t0))
+
+
+def _merged(points, t0, t1, slack, lags):
     """Drops points that rounding alone tells apart from each other, from t0 or from t1."""
-    width = slack * _largest(t0, t1, np)
-    points = points[(points > t0 + width) & (points < t1 - width)]
-    keep = np.diff(points, prepend=-np.inf) > width
+    after, before = (_rounding(np.asarray(t), 0.0, slack, np) for t in (t0, t1))
+    points = points[(points > t0 + after) & (points < t1 - before)]
+    keep = np.diff(points, prepend=-np.inf) > _rounding(points, t0 if lags else 0.0, slack, np)
     return np.concatenate([points[keep], [t1]])
 
 
-def _in_order(points, width):
+def _in_order(points, t0, slack):
     """The points by time; those that rounding alone tells apart stay in the order in which they
     come. And their order."""
     order = jnp.argsort(points)
-    apart = jnp.diff(points[order]) > width
+    apart = jnp.diff(points[order]) > _rounding(points[order][1:], t0, slack, jnp)
     group = jnp.zeros_like(order).at[order[1:]].set(jnp.cumsum(apart))
     order = jnp.argsort(group)
     points = points[order]

@@ -1,6 +1,8 @@
 """How a solve is differentiated: one interval at a time, from the state at its knot."""
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import diffrax
 import equinox as eqx
@@ -11,7 +13,7 @@ from jaxtyping import Array, PyTree
 
 from ._field import Field
 from ._interval import Interval, Leg
-from ._pacing import Pace, first_pace, pace_through, replay
+from ._pacing import Pace, Taken, first_pace, pace_through, replay
 from ._solution import RESULTS
 from ._stepping import Stepper, jump, make_stepper, march, stroll
 
@@ -125,15 +127,37 @@ def _adaptive_steps(interval, method: Method, gradient, pace):
         leg = replay(interval, method.stepper, taken, kind="bounded", record=method.record)
         return leg, pace, result
 
-    def backward(interval, kept, cotangent):
-        taken, _ = kept
-        return _pullback(
-            lambda i: replay(i, method.stepper, taken, kind="checkpointed", record=method.record),
-            interval,
-            cotangent,
-        )
+    return _with_backward(interval, method, gradient, pace, _replay_backward)
 
-    return _with_backward(interval, method, pace, backward)
+
+def _replay_backward(interval, method: Method, gradient, kept, cotangent):
+    del gradient
+    taken, _ = kept
+    return _replay_pullback(interval, method, taken, cotangent)
+
+
+@eqx.filter_custom_jvp
+def _replay_pullback(interval, method: Method, taken: Taken, cotangent: Leg) -> Interval:
+    return _pull_through_replay(interval, method, taken, cotangent, kind="checkpointed")
+
+
+@_replay_pullback.def_jvp
+def _replay_pullback_jvp(primals, tangents):
+    # Nested loops with checkpoints have no forward mode: second derivatives go through the interval
+    # as those of `Direct` do.
+    return eqx.filter_jvp(partial(_pull_through_replay, kind="bounded"), primals, tangents)
+
+
+def _pull_through_replay(
+    interval,
+    method: Method,
+    taken: Taken,
+    cotangent: Leg,
+    *,
+    kind: Literal["checkpointed", "bounded"],
+) -> Interval:
+    again = lambda i: replay(i, method.stepper, taken, kind=kind, record=method.record)
+    return _pullback(again, interval, cotangent)
 
 
 def _pullback(function, interval: Interval, cotangent: Leg) -> Interval:
@@ -142,31 +166,37 @@ def _pullback(function, interval: Interval, cotangent: Leg) -> Interval:
     return interval
 
 
-def _with_backward(interval, method: Method, pace, backward):
-    """The interval with a backward pass of its own: `backward(interval, (taken, y1), cotangent)`
-    gives the cotangent of the interval."""
+def _with_backward(interval, method: Method, gradient: Gradient, pace, backward: Callable):
+    """The interval with a backward pass of its own: `backward(interval, method, gradient, (taken,
+    y1), cotangent)` gives the cotangent of the interval.
+
+    `backward` must not close over arrays: those of `method` and `gradient`, such as tolerances or
+    `jump_ts`, are traced with the solve, and are known to the backward pass only as arguments."""
     moving, still = eqx.partition(interval, eqx.is_inexact_array)
-    still_arrays, still_rest = eqx.partition(still, eqx.is_array)
-    fixed_arrays, fixed_rest = eqx.partition((still_arrays, method, pace), eqx.is_array)
+    fixed_arrays, fixed_rest = eqx.partition((still, method, gradient, pace), eqx.is_array)
 
     def unpack(moving, fixed_arrays):
-        still_arrays, method, pace = eqx.combine(fixed_arrays, fixed_rest)
-        return eqx.combine(moving, still_arrays, still_rest), method, pace
+        still, method, gradient, pace = eqx.combine(fixed_arrays, fixed_rest)
+        return eqx.combine(moving, still), method, gradient, pace
+
+    def forward(moving, fixed_arrays):
+        interval, method, _, pace = unpack(moving, fixed_arrays)
+        return _forward(interval, method, pace)
 
     @jax.custom_vjp
     def run(moving, fixed_arrays):
-        leg, pace, _, result = _forward(*unpack(moving, fixed_arrays))
+        leg, pace, _, result = forward(moving, fixed_arrays)
         return leg, pace, result
 
     def run_forward(moving, fixed_arrays):
-        leg, pace, taken, result = _forward(*unpack(moving, fixed_arrays))
+        leg, pace, taken, result = forward(moving, fixed_arrays)
         return (leg, pace, result), (moving, fixed_arrays, taken, leg.y)
 
     def run_backward(kept, cotangent):
         moving, fixed_arrays, taken, y1 = kept
-        interval, _, _ = unpack(moving, fixed_arrays)
+        interval, method, gradient, _ = unpack(moving, fixed_arrays)
         leg_cotangent, _, _ = cotangent
-        return backward(interval, (taken, y1), leg_cotangent), None
+        return backward(interval, method, gradient, (taken, y1), leg_cotangent), None
 
     run.defvjp(run_forward, run_backward)
     return run(moving, fixed_arrays)
@@ -176,20 +206,17 @@ def _with_backward(interval, method: Method, pace, backward):
 
 
 def _adjoint(interval, method: Method, gradient: Adjoint, pace):
-    def backward(interval, kept, cotangent):
-        _, y1 = kept
-        return _theorem_2(interval, method, gradient, y1, cotangent)
-
-    return _with_backward(interval, method, pace, backward)
+    return _with_backward(interval, method, gradient, pace, _theorem_2)
 
 
-def _theorem_2(interval: Interval, method: Method, gradient: Adjoint, y1, cotangent: Leg):
+def _theorem_2(interval: Interval, method: Method, gradient: Adjoint, kept, cotangent: Leg):
     """Eqs. 15 and 16 over one interval, in reversed time w = end - t.
 
     The adjoint a(t) runs back from the interval's end, jumps at every saved time, and gathers on
     its way the integrals of a^T df/dtheta and of a^T df/dz(l tau) for all held states. Adding the
     latter to a(l tau), the second line of eq. 16, is left to the caller's chain rule.
     """
+    _, y1 = kept
     prepared, pull_prepared = eqx.filter_vjp(
         lambda field, history: field.prepare(history), interval.field, tuple(interval.history)
     )
@@ -213,12 +240,14 @@ def _theorem_2(interval: Interval, method: Method, gradient: Adjoint, y1, cotang
         return jax.tree.map(lambda d: length * d, scaled_field(z, theta, (1 - s) * length))
 
     # The adjoint is linear: scaled to size one, absolute tolerances mean the same for every loss.
-    scale = _size((cotangent.y, cotangent.saves))
+    largest = _largest((cotangent.y, cotangent.saves))
+    scale = jnp.where(largest == 0, 1, largest)
     a, saves = jax.tree.map(lambda x: x / scale, (cotangent.y, cotangent.saves))
     zero = jax.tree.map(jnp.zeros_like, eqx.filter(theta, eqx.is_inexact_array))
     answer = _backwards(interval, method, gradient, reversed_field, slope_at, (y1, a, zero), saves)
+    # No loss, no gradient: also where the backward pass does not arrive, after a failure.
     a, (field, args, prepared, start, moving_length), at_saves = jax.tree.map(
-        lambda x: x * scale, answer
+        lambda x: jnp.where(largest == 0, 0, x * scale), answer
     )
     # An interval of no length is not gone through, but its end still moves with its length.
     moving_length += lax.cond(
@@ -243,9 +272,8 @@ def _at_no_length(interval: Interval, theta: PyTree, cotangent: Leg) -> Array:
     return sum(jax.tree.leaves(products), jnp.zeros_like(interval.length))
 
 
-def _size(tree: PyTree[Array]) -> Array:
-    largest = jnp.max(jnp.stack([jnp.max(jnp.abs(x)) for x in jax.tree.leaves(tree) if x.size]))
-    return jnp.where(largest == 0, 1, largest)
+def _largest(tree: PyTree[Array]) -> Array:
+    return jnp.max(jnp.stack([jnp.max(jnp.abs(x)) for x in jax.tree.leaves(tree) if x.size]))
 
 
 def _backwards(interval, method, gradient: Adjoint, field, slope_at, state, saves):

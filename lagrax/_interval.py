@@ -54,7 +54,7 @@ class Past(eqx.Module):
         first = self.records.last_start < self.t0
         early = first | jnp.where(near, ~right, t < self.t0)
         before = initial(jnp.where(early, time, self.t0))
-        after = self.records.evaluate(jnp.where(early, self.t0, t), right, ahead)
+        after = self.records.evaluate(jnp.where(early, self.t0, t), right, ahead, tau)
         return jax.tree.map(lambda b, a: jnp.where(early, b, a), before, after)
 
 

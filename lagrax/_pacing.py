@@ -70,7 +70,8 @@ def first_pace(interval: Interval, stepper: Stepper, controller, dt0, t1, smooth
         lambda term, t, y, args: term.vf(t, y, args),
         stepper.solver.error_order(term),
     )
-    dt = t_next - interval.start
+    # A state of 0 has a first step so short that far from t = 0 it vanishes in rounding.
+    dt = jnp.maximum(t_next - interval.start, 2 * _resolution(interval.start, interval.length))
     zero = jnp.asarray(0)
     return Pace(
         dt=jnp.asarray(dt, interval.start.dtype),
@@ -81,6 +82,11 @@ def first_pace(interval: Interval, stepper: Stepper, controller, dt0, t1, smooth
         result=RESULTS.successful,
         t=interval.start,
     )
+
+
+def _resolution(t: Array, length: Array) -> Array:
+    """The longest step that counts as none, at time t in an interval of this length."""
+    return 2 * jnp.finfo(t.dtype).eps * jnp.maximum(jnp.abs(t), length)
 
 
 def pace_through(
@@ -276,8 +282,7 @@ def _make_advance(interval, f, stepper, controller, clip, begun) -> Callable:
         t = jnp.minimum(t, end)
         dt = t_next - t
         # Also where dt is NaN, which is not greater than anything.
-        resolution = 2 * jnp.finfo(t.dtype).eps * jnp.maximum(jnp.abs(t), interval.length)
-        stuck = ~(dt > resolution) & (t < end)
+        stuck = ~(dt > _resolution(t, interval.length)) & (t < end)
         trouble = RESULTS.where(_finite(y), RESULTS.step_underflow, RESULTS.state_not_finite)
         result = RESULTS.where(keep, failed, RESULTS.successful)
         result = RESULTS.where(stuck, trouble, result)

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree, Real, Shaped
 
+from ._missing import fill
+
 
 class RESULTS(diffrax.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
     """diffrax's result codes, and those of delay equations.
@@ -88,12 +90,14 @@ class Records(eqx.Module):
         t: Real[Array, ""],
         right: Bool[Array, ""] | bool = False,
         ahead: Real[Array, ""] | None = None,
+        tau: Real[Array, ""] | float = 0.0,
     ) -> PyTree[Array]:
         """The state at t. At a breakpoint, where the solution has a kink, the earlier interval
         answers (so that one of no length never does), or with `right` the later one. With `ahead`
-        that at t + ahead, as the step in which t lies has it."""
+        that at t + ahead, as the step in which t lies has it. `tau` is the lag that was subtracted
+        to get t, if any: t is as coarse as the times that it was computed from."""
         # Not t itself, which rounding may have put on the other side of the breakpoint it is.
-        rounding = 8 * jnp.finfo(t.dtype).eps * jnp.maximum(jnp.abs(t), self.last_start - t)
+        rounding = 8 * jnp.finfo(t.dtype).eps * jnp.maximum(jnp.abs(t), tau)
         starts = self.ts[self._rows(jnp.arange(1, self.ts.shape[0])), 0]
         earlier = jnp.searchsorted(starts, t - rounding, side="left")
         later = jnp.searchsorted(starts, t + rounding, side="right")
@@ -128,7 +132,7 @@ class Solution(eqx.Module):
     - `stats`: counts of intervals, steps, rejected steps and evaluations of the field (`None`
       where an implicit solver hides them).
     - `result`: a `lagrax.RESULTS`; `failed_at` is the time of the failure, else NaN. States after
-      it are NaN.
+      it are NaN, and so is the gradient of a loss that uses them.
     - `evaluate(t)`: the solution anywhere, where `saveat=SaveAt(dense=True)` asked for it.
     """
 
@@ -141,6 +145,7 @@ class Solution(eqx.Module):
     result: RESULTS
     failed_at: Float[Array, ""]
     dense: Records | None
+    _missing: Real[Array, ""] = eqx.field(repr=False)
 
     def evaluate(self, t: Real[ArrayLike, "..."]) -> PyTree[Array]:
         """The state at time `t` (one time, or an array of them); NaN outside [t0, t1], and after a
@@ -157,7 +162,7 @@ class Solution(eqx.Module):
         inside &= (t <= self.failed_at) | jnp.isnan(self.failed_at)
         # Not `clip`, whose derivative at an end is a half.
         t = jnp.where(t > self.t1, self.t1, jnp.where(t < self.t0, self.t0, t))
-        return jax.tree.map(lambda y: jnp.where(inside, y, jnp.nan), self.dense.evaluate(t))
+        return fill(inside, self.dense.evaluate(t), self._missing)
 
 
 def within(ts: Real[Array, "..."], t0: Real[Array, ""], t1: Real[Array, ""]) -> Bool[Array, "..."]:

@@ -46,6 +46,7 @@ from ._field import (
 )
 from ._gradients import Checkpointed, Gradient, Method, cross
 from ._interval import Interval, Past
+from ._missing import fill, make_missing
 from ._pacing import Pace, first_pace
 from ._saving import Places, collect, make_places, steps_of, sub_saves
 from ._solution import RESULTS, Knots, Records, Solution, SolveError, within
@@ -151,6 +152,7 @@ def solve(
         gradient,
         saveat,
         progress_meter,
+        [t for t in (t0, t1) if is_traced(t)],
     )
     solution = _solve(problem, _as_arrays(grid), _as_arrays(places))
     return _thrown(solution) if throw else solution
@@ -175,6 +177,7 @@ class _Problem(NamedTuple):
     gradient: Gradient
     saveat: diffrax.SaveAt
     meter: diffrax.AbstractProgressMeter
+    traced_ends: list[Array]  # of t0 and t1 those that are traced, for the gradient of a failure
 
 
 class _Ring(eqx.Module):
@@ -245,7 +248,8 @@ def _solve(problem: _Problem, grid: Grid, places: Places) -> Solution:
             outs.append(out)
         out = jax.tree.map(lambda *x: jnp.stack(x), *outs)
     problem.meter.close(carry.meter)
-    return _solution(problem, method, grid, places, carry, out)
+    missing = make_missing((fields, initial, problem, grid, places), grid.starts.dtype)
+    return _solution(problem, method, grid, places, carry, out, missing)
 
 
 def _merging_fields(problem: _Problem, field: Field, grid: Grid) -> list[Field]:
@@ -430,7 +434,9 @@ def _finite(y: PyTree) -> Array:
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(y)]))
 
 
-def _solution(problem, method: Method, grid: Grid, places: Places, carry: _Carry, out) -> Solution:
+def _solution(
+    problem: _Problem, method: Method, grid: Grid, places: Places, carry: _Carry, out, missing
+) -> Solution:
     ys, finite, saves, record = out
     t0, t1 = grid.starts[0], grid.end
     ts = jnp.concatenate([grid.starts, t1[None]])
@@ -442,8 +448,8 @@ def _solution(problem, method: Method, grid: Grid, places: Places, carry: _Carry
     valid = lambda ts: ((ts <= failed_at) | jnp.isnan(failed_at)) & grid.covered
     # Nothing else looks at all the knots: a compiled program that does not either keeps none.
     all_ys = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), problem.y0, ys)
-    knots = Knots(ts, _masked(all_ys, valid(ts)))
-    y1 = jax.tree.map(lambda x: jnp.where(valid(t1), x, jnp.nan), carry.ring[0])
+    knots = Knots(ts, fill(valid(ts) & good, all_ys, missing))
+    y1 = fill(valid(t1) & good[-1], carry.ring[0], missing)
     records = None
     if record is not None:
         linear = diffrax.LocalLinearInterpolation
@@ -453,17 +459,18 @@ def _solution(problem, method: Method, grid: Grid, places: Places, carry: _Carry
 
     def at_steps():
         assert records is not None
-        if method.constant:
-            return steps_of(records, grid.num)
-        adaptive = method.steps is None
-        return steps_of(records, problem.max_steps if adaptive else grid.num * method.steps)
+        size = grid.num if method.constant else grid.num * (method.steps or 0)
+        if not method.constant and method.steps is None:
+            size = problem.max_steps
+        ts, ys, count = steps_of(records, size)
+        return ts, fill(valid(ts) | jnp.isinf(ts), ys, missing), count
 
     ts, ys = collect(
         problem.saveat,
         problem.args,
         (t0, t1),
         (problem.y0, y1),
-        (places.ts, _saved(places, saves, valid(places.ts) & inside)),
+        (places.ts, fill(valid(places.ts) & inside, _saved(places, saves), missing)),
         at_steps,
     )
     return Solution(
@@ -474,24 +481,15 @@ def _solution(problem, method: Method, grid: Grid, places: Places, carry: _Carry
         knots=knots,
         stats=_stats(problem, method, grid, places, carry),
         result=result,
-        failed_at=failed_at,
+        failed_at=lax.stop_gradient(failed_at),
         dense=records if problem.saveat.dense else None,
+        _missing=missing,
     )
 
 
-def _masked(ys: PyTree, valid: Array) -> PyTree:
-    """NaN where there is no valid state."""
-
-    def leaf(x):
-        return jnp.where(valid.reshape(-1, *[1] * (x.ndim - 1)), x, jnp.nan)
-
-    return jax.tree.map(leaf, ys)
-
-
-def _saved(places: Places, saves: PyTree, valid: Array) -> PyTree:
+def _saved(places: Places, saves: PyTree) -> PyTree:
     """The saved states in the order of the times."""
-    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[places.index], saves)
-    return _masked(flat, valid)
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[places.index], saves)
 
 
 def _result(grid: Grid, ts: Array, good: Array, carry: _Carry) -> tuple[RESULTS, Array]:
@@ -541,19 +539,22 @@ def _thrown(solution: Solution) -> Solution:
         ys, knots, dense = result.error_if((solution.ys, solution.knots, solution.dense), failed)
         return dataclasses.replace(solution, ys=ys, knots=knots, dense=dense)
     if failed:
-        where = f" It failed at t = {float(solution.failed_at):g}."
+        # Outside of jit, jax.grad knows the times, too, but as tracers.
+        failed_at = lax.stop_gradient(solution.failed_at)
+        where = f" It failed at t = {float(failed_at):g}."
         if result == RESULTS.max_steps_reached:
             where += _why_more(solution)
-        raise SolveError(f"{RESULTS[result]}{where if jnp.isfinite(solution.failed_at) else ''}")
+        raise SolveError(f"{RESULTS[result]}{where if jnp.isfinite(failed_at) else ''}")
     return solution
 
 
 def _why_more(solution: Solution) -> str:
     intervals, max_steps = solution.stats["num_intervals"], solution.stats["max_steps"]
-    apart = jnp.finfo(solution.t0.dtype).eps * jnp.abs(solution.failed_at)
-    if apart * 10**4 > (solution.t1 - solution.t0) / intervals:
+    t0, t1, failed_at = lax.stop_gradient((solution.t0, solution.t1, solution.failed_at))
+    apart = jnp.finfo(t0.dtype).eps * jnp.abs(failed_at)
+    if apart * 10**4 > (t1 - t0) / intervals:
         return (
-            f" In {solution.t0.dtype}, times there are {float(apart):.1g} apart, too far for "
+            f" In {t0.dtype}, times there are {float(apart):.1g} apart, too far for "
             "intervals and steps as short as these: more of them do not help. Use float64 "
             "(jax.config.update('jax_enable_x64', True)), or let the span begin near 0."
         )

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import lagrax
-from lagrax import Adjoint, Hold, Lag, holds
+from lagrax import Adjoint, Checkpointed, Direct, Hold, Lag, holds
 
 NAN, INF = float("nan"), float("inf")
 
@@ -403,3 +403,122 @@ def test_rejected_steps_count():
     assert sol.result == lagrax.RESULTS.max_steps_reached
     assert sol.stats["num_rejected_steps"] > 0
     assert sol.stats["num_steps"] == 20
+
+
+# What a solve with throw=False does not reach, as a function of two parameters: p[1] is used only
+# after the failure.
+def failing(p, gradient, saveat, *, t1=2.0, y0=1.0, tau=0.5, delays=None, **options):
+    return lagrax.solve(
+        lambda t, y, p, *, history: jnp.where(t < 1.5, p[0] * y * history[0], p[1] * y),
+        0.0, t1, y0, p, delays=[Hold(tau)] if delays is None else delays, gradient=gradient,
+        saveat=saveat, throw=False, **options,
+    )  # fmt: skip
+
+
+FAILURES = {
+    "max_steps": (1.0, {"max_steps": 4}),
+    "step underflow": (3.0, {"y0": 2.0}),
+    "not finite": (30.0, {"y0": 10.0, "steps": 3}),
+    "NaN at the start": (1.0, {"y0": NAN, "steps": 3}),
+}
+GRADIENTS = {"direct": Direct(), "checkpointed": Checkpointed(), "adjoint": Adjoint()}
+SAVES = {
+    "t1": diffrax.SaveAt(t1=True),
+    "ts": at(0.1, 1.9),
+    "dense": diffrax.SaveAt(dense=True),
+    "steps": diffrax.SaveAt(steps=True, t1=True),
+}
+
+
+@pytest.mark.parametrize("gradient", GRADIENTS)
+@pytest.mark.parametrize("failure", FAILURES)
+def test_the_gradient_of_a_failure_is_nan(failure, gradient):
+    p, options = FAILURES[failure]
+
+    def loss(p):
+        sol = failing(p, GRADIENTS[gradient], SAVES["ts"], **options)
+        # Their sum is not used: NaN must not depend on whether cotangents cancel.
+        return sol.ys[1] - sol.knots.ys[-1], sol.result
+
+    (value, result), slopes = jax.value_and_grad(loss, has_aux=True)(jnp.array([p, 1.0]))
+    assert result != lagrax.RESULTS.successful
+    assert np.isnan(value)
+    assert np.isnan(slopes).all()
+
+
+@pytest.mark.parametrize("saves", ["t1", "dense", "steps"])
+def test_the_gradient_of_a_failure_is_nan_however_it_is_saved(saves):
+    p, options = FAILURES["not finite" if saves == "steps" else "max_steps"]
+
+    def loss(p):
+        sol = failing(p, Checkpointed(), SAVES[saves], **options)
+        return sol.evaluate(1.9) if saves == "dense" else sol.ys[-1]
+
+    value, slopes = jax.value_and_grad(loss)(jnp.array([p, 1.0]))
+    assert np.isnan(value)
+    assert np.isnan(slopes).all()
+
+
+def test_forward_mode_of_a_failure_is_nan():
+    loss = lambda p: failing(p, Direct(), SAVES["t1"], max_steps=4).ys[-1]
+    for tangent in (jnp.array([1.0, 0.0]), jnp.array([0.0, 1.0])):
+        assert np.isnan(jax.jvp(loss, (jnp.array([1.0, 1.0]),), (tangent,))[1])
+
+
+@pytest.mark.parametrize("gradient", GRADIENTS)
+def test_gradients_of_traced_times_are_nan_where_these_do_not_fit(gradient):
+    """Too few intervals, t1 before t0, a negative period, a time outside."""
+
+    def loss(p, steps):
+        tau, t1, ts = p
+        saveat = diffrax.SaveAt(ts=ts[None])
+        options = {"steps": steps, "intervals": 2}
+        args = jnp.array([1.0, 1.0])
+        return failing(args, GRADIENTS[gradient], saveat, t1=t1, tau=tau, **options).ys[0]
+
+    slope = jax.jit(jax.value_and_grad(loss), static_argnums=1)
+    assert np.isfinite(slope((0.8, 1.0, 0.7), 3)[1]).all()
+    for p in ((0.3, 1.0, 0.7), (0.8, -0.5, 0.7), (-0.8, 1.0, 0.7), (0.8, 1.0, 1.7)):
+        value, slopes = slope(p, 3)
+        assert np.isnan(value)
+        assert np.isnan(slopes).all(), p
+
+
+@pytest.mark.parametrize("gradient", GRADIENTS)
+def test_a_failure_in_a_batch_leaves_the_others_alone(gradient):
+    y0s, p = jnp.array([0.5, 3.0, 0.7]), jnp.array([1.0, -1.0])
+
+    def one(p, y0):
+        sol = failing(p, GRADIENTS[gradient], SAVES["ts"], y0=y0)
+        return jnp.sum(sol.ys), sol.result == lagrax.RESULTS.successful
+
+    slopes, good = jax.vmap(jax.grad(one, has_aux=True), (None, 0))(p, y0s)
+    np.testing.assert_array_equal(good, [True, False, True])
+    assert np.isnan(slopes[1]).all()
+    for i in (0, 2):
+        alone, _ = jax.grad(one, has_aux=True)(p, y0s[i])
+        np.testing.assert_allclose(slopes[i], alone, rtol=1e-4)
+
+    def masked(p):
+        losses, good = jax.vmap(one, (None, 0))(p, y0s)
+        return jnp.sum(jnp.where(good, losses, 0))
+
+    # A loss that leaves the failure out has the gradient of the others.
+    np.testing.assert_allclose(jax.grad(masked)(p), slopes[0] + slopes[2], rtol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{}, {"max_steps": 3}, {"steps": 20}])
+@pytest.mark.parametrize("transform", [jax.grad, jax.value_and_grad, jax.hessian])
+def test_outside_of_jit_derivatives_of_a_failure_raise_its_message(transform, options):
+    explode = lambda t, y, a, *, history: a * y**2 * history[0]
+    loss = lambda a: lagrax.solve(
+        explode, 0.0, 3.0, 1.0, a, delays=[Hold(0.5)], gradient=Checkpointed(), **options
+    ).ys[-1]
+    with pytest.raises(lagrax.SolveError, match="It failed at t = "):
+        transform(loss)(1.0)
+
+
+def test_outside_of_jit_the_derivative_of_a_failure_by_time_raises_its_message():
+    end = lambda t1: solve(t1=t1, intervals=5, max_steps=2).ys[-1]
+    with pytest.raises(lagrax.SolveError, match="maximum number of solver steps"):
+        jax.grad(end)(2.0)

@@ -695,3 +695,64 @@ def test_adjoint_of_a_small_loss(x64):
 
     whole, small = (jax.grad(end)(1.5, unit) for unit in (1.0, 1e-9))
     np.testing.assert_allclose(small / 1e-9, whole, rtol=1e-12)
+
+
+PID = diffrax.PIDController
+CONTROLLERS = {
+    "NumPy's numbers": lambda: PID(rtol=np.float64(1e-7), atol=np.float64(1e-9)),
+    "arrays": lambda: PID(rtol=jnp.asarray(1e-7), atol=jnp.asarray(1e-9)),
+    "a clip": lambda: diffrax.ClipStepSizeController(PID(1e-7, 1e-9), step_ts=[0.3, 1.5]),
+    "a clip with jumps": lambda: diffrax.ClipStepSizeController(PID(1e-7, 1e-9), jump_ts=[1.5]),
+}
+
+
+@pytest.mark.parametrize("name", CONTROLLERS)
+@pytest.mark.parametrize("own", [False, True], ids=["the solve's", "its own"])
+def test_adjoint_with_a_controller_that_holds_arrays(name, own, x64):
+    def final(a):
+        # The controller is that of the solve, or of the backward pass alone.
+        control = CONTROLLERS[name]()
+        gradient = Adjoint(stepsize_controller=control) if own else Adjoint()
+        options = {"steps": 30} if own else {"stepsize_controller": control}
+        return lagrax.solve(
+            lambda t, y, a, *, history: a * y * (1 - history[0]),
+            0.0, 2.0, 0.5, a, delays=[Hold(1.0)], gradient=gradient, **options,
+        ).ys[-1]  # fmt: skip
+
+    f = lambda x, a: x * jnp.exp(a * (1 - x))
+    expected = jax.grad(lambda a: f(f(0.5, a), a))(1.3)
+    np.testing.assert_allclose(jax.grad(final)(1.3), expected, rtol=1e-5)
+
+
+def test_checkpointed_with_an_implicit_solver_and_tolerances_that_are_arrays(x64):
+    def final(a, rtol):
+        control = PID(rtol=rtol, atol=1e-9)
+        return lagrax.solve(
+            lambda t, y, a, *, history: -a * y + history[0],
+            0.0, 1.0, 0.5, a, delays=[Hold(1.0)], solver=diffrax.Kvaerno3(),
+            stepsize_controller=control, max_steps=512,
+        ).ys[-1]  # fmt: skip
+
+    exact = lambda a: 0.5 / a + (0.5 - 0.5 / a) * jnp.exp(-a)
+    slope = jax.jit(jax.grad(final))(1.3, 1e-7)
+    np.testing.assert_allclose(slope, jax.grad(exact)(1.3), rtol=1e-5)
+
+
+@pytest.mark.parametrize("delay", [Hold, Lag])
+def test_second_derivatives_at_many_times(delay, x64):
+    """Forward over reverse, as `jax.hessian` does it."""
+    ts = np.array([0.2, 0.3, 0.9, 1.0, 1.4, 2.0])
+
+    def loss(p, gradient):
+        sol = lagrax.solve(
+            lambda t, y, p, *, history: -p[0] * y + p[1] * history[0] * jnp.cos(t),
+            0.0, 2.0, 1.0, p, delays=[delay(1.0)], gradient=gradient, max_steps=200,
+            saveat=diffrax.SaveAt(ts=ts),
+        )  # fmt: skip
+        return jnp.sum(sol.ys * jnp.cos(jnp.arange(len(ts))))
+
+    p = jnp.array([1.3, 0.7])
+    direct, checkpointed = (jax.hessian(loss)(p, g) for g in (Direct(), Checkpointed()))
+    np.testing.assert_allclose(checkpointed, direct, rtol=1e-6)
+    slopes = [jax.grad(loss)(p.at[0].add(s * 1e-5), Direct()) for s in (1, -1)]
+    np.testing.assert_allclose(direct[0], (slopes[0] - slopes[1]) / 2e-5, rtol=1e-4)

@@ -258,3 +258,17 @@ def test_rounding_at_a_start_far_from_zero():
     sol = run(ts)
     assert sol.result == lagrax.RESULTS.successful
     assert np.isfinite(sol.ys).all()
+
+
+def test_dense_output_near_zero_of_a_long_span():
+    """In float32, too, a time belongs to the interval that it lies in."""
+    tau = 0.002
+    ts = tau * np.array([0.5, 2.1, 2.3, 3.7])
+    sol = lagrax.solve(
+        lambda t, y, args, *, history: (1 - 2 * history[0]) / tau, 0.0, 900.0, 0.0,
+        delays=[Hold(times=tau * np.arange(6))], steps=1,
+        saveat=SaveAt(subs=SubSaveAt(ts=ts), dense=True),
+    )  # fmt: skip
+    # Its states at the instants are 0, 1, 0, 1, ...
+    np.testing.assert_allclose(sol.ys, [0.5, 0.1, 0.3, 0.3], rtol=1e-5)
+    np.testing.assert_allclose(sol.evaluate(ts), sol.ys, rtol=1e-5)

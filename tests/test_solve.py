@@ -708,3 +708,66 @@ def test_a_hold_of_a_long_lag(lag):
         held = knots[k - lag] if k >= lag else float(jnp.cos(jnp.float32(k - lag)))
         knots.append(held + (knots[-1] - held) * np.exp(-1))
     np.testing.assert_allclose(sol.knots.ys, knots, atol=1e-3)
+
+
+def sum_of_held(instants, t1):
+    """y' = the state held since the last of the instants, from 1 at 0 on."""
+    y, ends = 1.0, [*instants[1:], t1]
+    for begin, end in zip(instants, ends, strict=True):
+        y += (end - begin) * y
+    return y
+
+
+def test_instants_near_zero_in_a_long_span():
+    """float32 tells instants apart by where they are, not by how long the span is."""
+    instants = np.linspace(0, 1, 21)
+    sol = lagrax.solve(
+        lambda t, y, args, *, history: history[0], 0.0, 86400.0, 1.0, delays=[Hold(times=instants)]
+    )
+    np.testing.assert_allclose(sol.knots.ts[:-1], instants, rtol=1e-6)
+    np.testing.assert_allclose(sol.ys[-1], sum_of_held(instants, 86400.0), rtol=1e-5)
+
+
+def test_traced_instants_of_two_clocks_near_zero_in_a_long_span():
+    """Those of the second clock lie between those of the first."""
+
+    def solve(shift):
+        delays = [
+            Hold(times=np.linspace(0, 1, 11) + shift),
+            Hold(times=np.linspace(0.05, 0.95, 10)),
+        ]
+        return lagrax.solve(
+            lambda t, y, args, *, history: history[0] - 0.5 * history[1],
+            0.0, 86400.0, 1.0, delays=delays, intervals=22,
+        ).knots  # fmt: skip
+
+    known, traced = solve(0.0), jax.jit(solve)(0.0)
+    np.testing.assert_allclose(np.unique(traced.ts), known.ts, atol=1e-6)
+    np.testing.assert_allclose(traced.ys[-1], known.ys[-1], rtol=1e-5)
+
+
+def test_a_short_lag_near_zero_in_a_long_span():
+    """No interval is longer than the lag, however coarse float32 is at the end of the span."""
+    field = lambda t, y, args, *, history: -0.1 * history[0] + 0 * history[1]
+    delays = [Lag(1.0), Hold(times=[0.0, 2.015])]
+    knots = lagrax.solve(field, 0.0, 20_000.0, 1.0, delays=delays, steps=1).knots
+    assert np.diff(knots.ts[knots.ts < 10]).max() < 1 + 1e-6
+
+
+def test_instants_that_float32_cannot_tell_apart_are_refused():
+    times = [1000.0, 1000.0001, 1001.0]
+    with pytest.raises(ValueError, match=r"1000.0 and 1000.0001.*float32.*Drop one.*float64"):
+        lagrax.solve(
+            lambda t, y, args, *, history: history[0],
+            999.0,
+            1002.0,
+            1.0,
+            delays=[Hold(times=times)],
+        )
+
+
+@pytest.mark.parametrize("t0", [2050.0, 20_000.0])
+def test_a_first_step_that_vanishes_in_rounding(t0):
+    """For a state of 0 the search finds a first step of a millionth."""
+    sol = lagrax.solve(lambda t, y, args: 1 - y, t0, t0 + 10, 0.0)
+    np.testing.assert_allclose(sol.ys[-1], 1 - np.exp(-10), rtol=1e-4)

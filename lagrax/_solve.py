@@ -177,7 +177,7 @@ class _Problem(NamedTuple):
     gradient: Gradient
     saveat: diffrax.SaveAt
     meter: diffrax.AbstractProgressMeter
-    traced_ends: list[Array]  # of t0 and t1 those that are traced, for the gradient of a failure
+    traced_ends: list[Any]  # of t0 and t1 those that are traced, for the gradient of a failure
 
 
 class _Ring(eqx.Module):

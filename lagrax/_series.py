@@ -97,8 +97,8 @@ def _numbers(values: Any, name: str) -> np.ndarray:
         )
     if (numbers := real_array(values)) is None:
         raise TypeError(
-            f"{name} is {type(values).__name__} and not real numbers of one shape; expected an "
-            "array, or a list of arrays for several trajectories."
+            f"{name} is {type(values).__name__} and not numbers of one shape; expected an array of "
+            "real ones, or a list of arrays for several trajectories."
         )
     return numbers
 

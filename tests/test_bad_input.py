@@ -636,7 +636,7 @@ CALLS = {
     "layers without end": (lambda: fit(depth=10**9), ValueError, ["depth=1000000000"]),
     "iterations without end": (lambda: fit(iterations=HUGE), ValueError, ["iterations=1000"]),
     "steps of a model without end": (lambda: fit(steps=HUGE), ValueError, ["steps=1000"]),
-    "a complex series": (lambda: fit(TS, SINE + 1j), TypeError, ["ys is ndarray", "real numbers"]),
+    "a complex series": (lambda: fit(TS, SINE + 1j), TypeError, ["ys is ndarray", "real ones"]),
     "a folder with NUL": (
         lambda: Identifier.load("a\0b"),
         ValueError,

@@ -616,7 +616,10 @@ def test_traced_instants_of_two_clocks_near_zero_in_a_long_span():
     """Those of the second clock lie between those of the first."""
 
     def solve(shift):
-        delays = [Hold(times=np.linspace(0, 1, 11) + shift), Hold(times=np.linspace(0.05, 0.95, 10))]
+        delays = [
+            Hold(times=np.linspace(0, 1, 11) + shift),
+            Hold(times=np.linspace(0.05, 0.95, 10)),
+        ]
         return lagrax.solve(
             lambda t, y, args, *, history: history[0] - 0.5 * history[1],
             0.0, 86400.0, 1.0, delays=delays, intervals=22,
@@ -636,11 +639,9 @@ def test_a_short_lag_near_zero_in_a_long_span():
 
 
 def test_instants_that_float32_cannot_tell_apart_are_refused():
-    times = [1000.0, 1000.0001, 1001.0]
+    delays = [Hold(times=[1000.0, 1000.0001, 1001.0])]
     with pytest.raises(ValueError, match=r"1000.0 and 1000.0001.*float32.*Drop one.*float64"):
-        lagrax.solve(
-            lambda t, y, args, *, history: history[0], 999.0, 1002.0, 1.0, delays=[Hold(times=times)]
-        )
+        lagrax.solve(lambda t, y, args, *, history: history[0], 999.0, 1002.0, 1.0, delays=delays)
 
 
 @pytest.mark.parametrize("t0", [2050.0, 20_000.0])

@@ -15,7 +15,7 @@ from ._field import Field
 from ._interval import Interval, Leg
 from ._pacing import Pace, Taken, first_pace, pace_through, replay
 from ._solution import RESULTS
-from ._stepping import Stepper, jump, make_stepper, march, stroll
+from ._stepping import Outcome, Stepper, jump, make_stepper, march, stroll
 
 
 class Direct(eqx.Module):
@@ -75,10 +75,10 @@ class Method(NamedTuple):
 
 def cross(
     interval: Interval, method: Method, gradient: Gradient, pace: Pace | None
-) -> tuple[Leg, Pace | None, RESULTS]:
+) -> tuple[Leg, Pace | None, Outcome]:
     """The solution over one interval, differentiable the way `gradient` says."""
     if method.constant:
-        return jump(interval), pace, RESULTS.successful
+        return jump(interval), pace, Outcome(RESULTS.successful, interval.end)
     if isinstance(gradient, Adjoint):
         return _adjoint(interval, method, gradient, pace)
     if method.steps is not None:
@@ -93,15 +93,15 @@ def _equal_steps(interval, method: Method, gradient, pace):
     if isinstance(gradient, Checkpointed):
         # prevent_cse guards against a hazard that cannot occur inside a scan, at a cost.
         run = eqx.filter_checkpoint(run, prevent_cse=False)
-    leg, result = run(interval)
-    return leg, pace, result
+    leg, outcome = run(interval)
+    return leg, pace, outcome
 
 
 def _forward(interval, method: Method, pace):
     """The interval without any gradient: its leg, the pace after it, the steps taken."""
     if method.steps is not None:
-        leg, result = march(interval, method.stepper, method.steps, method.record, method.unroll)
-        return leg, pace, None, result
+        leg, outcome = march(interval, method.stepper, method.steps, method.record, method.unroll)
+        return leg, pace, None, outcome
     leg, pace, taken = pace_through(
         interval,
         method.stepper,
@@ -113,7 +113,7 @@ def _forward(interval, method: Method, pace):
         smooth=method.smooth,
         step_ts=method.step_ts,
     )
-    return leg, pace, taken, pace.result
+    return leg, pace, taken, Outcome(pace.result, pace.t)
 
 
 def _adaptive_steps(interval, method: Method, gradient, pace):
@@ -122,10 +122,10 @@ def _adaptive_steps(interval, method: Method, gradient, pace):
         still, pace = jax.tree.map(
             lambda x: lax.stop_gradient(x) if eqx.is_inexact_array(x) else x, (interval, pace)
         )
-        _, pace, taken, result = _forward(still, method, pace)
+        _, pace, taken, outcome = _forward(still, method, pace)
         assert taken is not None
         leg = replay(interval, method.stepper, taken, kind="bounded", record=method.record)
-        return leg, pace, result
+        return leg, pace, outcome
 
     return _with_backward(interval, method, gradient, pace, _replay_backward)
 
@@ -185,12 +185,12 @@ def _with_backward(interval, method: Method, gradient: Gradient, pace, backward:
 
     @jax.custom_vjp
     def run(moving, fixed_arrays):
-        leg, pace, _, result = forward(moving, fixed_arrays)
-        return leg, pace, result
+        leg, pace, _, outcome = forward(moving, fixed_arrays)
+        return leg, pace, outcome
 
     def run_forward(moving, fixed_arrays):
-        leg, pace, taken, result = forward(moving, fixed_arrays)
-        return (leg, pace, result), (moving, fixed_arrays, taken, leg.y)
+        leg, pace, taken, outcome = forward(moving, fixed_arrays)
+        return (leg, pace, outcome), (moving, fixed_arrays, taken, leg.y)
 
     def run_backward(kept, cotangent):
         moving, fixed_arrays, taken, y1 = kept

@@ -1,7 +1,8 @@
 """Steps: one of them, by the solver's own tableau, and an interval of equal ones, the fast path."""
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import diffrax
 import equinox as eqx
@@ -9,10 +10,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import Array, Bool, Int, PyTree
 
 from ._interval import Interval, Leg, State, VectorField
 from ._solution import RESULTS
+
+
+def is_finite(y: State) -> Bool[Array, ""]:
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(y)]))
+
+
+def select(keep: Any, new: PyTree, old: PyTree) -> PyTree:
+    return jax.tree.map(lambda n, o: jnp.where(keep, n, o), new, old)
+
 
 # --- one step -------------------------------------------------------------------------------------
 
@@ -119,6 +129,46 @@ class AnySolver(eqx.Module):
         )
         return y1, error, info, state, RESULTS.promote(result)
 
+    def step_or_stay(self, interval: Interval, t, h, y, state):
+        """The new state, what interpolates, the state of the solver, and the result. A step that
+        fails stays where it begins, so that nothing after it meets infinity or NaN: derivatives of
+        an implicit step solve linear equations, and with these they end in an error."""
+        y1, info, after, result = _any_step(self, interval, t, h, y, state)
+        arrived = _arrived(y1, result)
+        lost = RESULTS.where(result == RESULTS.successful, RESULTS.state_not_finite, result)
+        still = jax.tree.map(jnp.zeros_like, info) | {k: y for k in ("y0", "y1") if k in info}
+        y1, info, after = select(arrived, (y1, info, after), (y, still, state))
+        return y1, info, after, RESULTS.where(arrived, result, lost)
+
+
+@eqx.filter_custom_jvp
+def _any_step(solver: AnySolver, interval: Interval, t, h, y, state):
+    return _step_where(True, solver, interval, t, h, y, state)
+
+
+@_any_step.def_jvp
+def _any_step_jvp(primals, tangents):
+    found = _any_step(*primals)
+    arrived = _arrived(found[0], found[-1])
+    _, moved = eqx.filter_jvp(partial(_step_where, arrived), primals, tangents)
+    return found, moved
+
+
+def _step_where(arrived, solver: AnySolver, interval: Interval, t, h, y, state):
+    """A step of the field where it arrives; elsewhere of the field 0, from which it always does."""
+    field = interval.vector_field(solver.looks_ahead)
+
+    def f(t, z):
+        slope = field(t, select(arrived, z, y))
+        return select(arrived, slope, jax.tree.map(jnp.zeros_like, slope))
+
+    y1, _, info, state, result = solver.step(f, t, h, y, state)
+    return y1, info, state, result
+
+
+def _arrived(y: State, result: RESULTS) -> Array:
+    return is_finite(y) & (result == RESULTS.successful)
+
 
 Stepper = ExplicitRungeKutta | AnySolver
 
@@ -186,9 +236,16 @@ def jump(interval: Interval) -> Leg:
     return Leg(end, jax.vmap(after)(interval.save_at), (ts, info))
 
 
+class Outcome(NamedTuple):
+    """Whether a way through an interval succeeded, and how far it came."""
+
+    result: RESULTS
+    t: Array
+
+
 def march(
     interval: Interval, stepper: Stepper, steps: int, record: bool, unroll: bool
-) -> tuple[Leg, RESULTS]:
+) -> tuple[Leg, Outcome]:
     """`steps` equal steps."""
     f = interval.vector_field(stepper.looks_ahead)
     saves = interval.save_at.shape[0]
@@ -201,7 +258,10 @@ def march(
     def body(carry, x):
         y, slope = carry
         t, lagged = x
-        y, _, info, slope, result = stepper.step(f, t, h, y, slope, lagged, dense)
+        if isinstance(stepper, AnySolver):
+            y, info, slope, result = stepper.step_or_stay(interval, t, h, y, slope)
+        else:
+            y, _, info, slope, result = stepper.step(f, t, h, y, slope, lagged, dense)
         return (y, slope if carries else None), (info if dense else None, result)
 
     slope = stepper.begin(f, interval.start, h, interval.y) if carries else None
@@ -213,7 +273,13 @@ def march(
         _interpolated(stepper, interval.save_at, fractions, infos, steps),
         (interval.start + interval.length * fractions, infos) if record else None,
     )
-    return leg, RESULTS.successful if isinstance(stepper, ExplicitRungeKutta) else _first(results)
+    if isinstance(stepper, ExplicitRungeKutta):
+        return leg, Outcome(RESULTS.successful, interval.end)
+    # The first failure, or success.
+    first = jnp.argmax(results != RESULTS.successful)
+    result = jax.tree.map(lambda x: x[first], results)
+    failed = result != RESULTS.successful
+    return leg, Outcome(result, jnp.where(failed, starts[first], interval.end))
 
 
 def lagged_in_step(interval: Interval, stepper: Stepper, t: Array, h: Array) -> PyTree | None:
@@ -248,12 +314,6 @@ def stroll(interval: Interval, stepper: Stepper, steps: Int[Array, ""]) -> State
 
     state = None if explicit else stepper.begin(f, interval.start, h, interval.y)
     return lax.fori_loop(0, steps, body, (interval.y, state))[0]
-
-
-def _first(results: RESULTS) -> RESULTS:
-    """The first failure, or success."""
-    first = jnp.argmax(results != RESULTS.successful)
-    return jax.tree.map(lambda x: x[first], results)
 
 
 def _interpolated(stepper, save_at, fractions, infos, steps: int) -> State:

@@ -522,3 +522,26 @@ def test_outside_of_jit_the_derivative_of_a_failure_by_time_raises_its_message()
     end = lambda t1: solve(t1=t1, intervals=5, max_steps=2).ys[-1]
     with pytest.raises(lagrax.SolveError, match="maximum number of solver steps"):
         jax.grad(end)(2.0)
+
+
+@pytest.mark.parametrize("gradient", ["direct", "checkpointed"])
+def test_an_implicit_solver_past_a_blow_up(gradient, x64):
+    """x' = a x^2 from x0 is infinite at 1 / (a x0). Derivatives of implicit steps solve linear
+    equations, which must not end in an error of their own."""
+
+    def end(a, y0):
+        sol = lagrax.solve(
+            lambda t, x, a, *, history: a * x**2 + 0 * history[0],
+            0.0, 3.0, y0, a, delays=[Hold(0.5)], solver=diffrax.Kvaerno3(), steps=20,
+            gradient=GRADIENTS[gradient], saveat=at(0.25, 2.9), throw=False,
+        )  # fmt: skip
+        return sol.ys[-1], (sol.ys[0], sol.result, sol.failed_at)
+
+    run = jax.jit(jax.vmap(jax.value_and_grad(end, has_aux=True), (None, 0)))
+    (ends, (early, results, failed_at)), slopes = run(1.0, jnp.array([0.1, 1.0]))
+    np.testing.assert_allclose([ends[0], *early], [0.1 / 0.71, 0.1 / 0.975, 1 / 0.75], rtol=1e-5)
+    np.testing.assert_allclose(slopes[0], 2.9 * 0.1**2 / 0.71**2, rtol=1e-6)
+    assert (results == lagrax.RESULTS.successful).tolist() == [True, False]
+    assert 0.8 < failed_at[1] < 1.1
+    assert np.isnan(ends[1])
+    assert np.isnan(slopes[1])

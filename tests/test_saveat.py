@@ -266,7 +266,7 @@ def test_dense_output_near_zero_of_a_long_span():
     ts = tau * np.array([0.5, 2.1, 2.3, 3.7])
     sol = lagrax.solve(
         lambda t, y, args, *, history: (1 - 2 * history[0]) / tau, 0.0, 900.0, 0.0,
-        delays=[Hold(times=tau * np.arange(6))], steps=1,
+        delays=[Hold(times=[*tau * np.arange(6), 899.0])], steps=1,
         saveat=SaveAt(subs=SubSaveAt(ts=ts), dense=True),
     )  # fmt: skip
     # Its states at the instants are 0, 1, 0, 1, ...

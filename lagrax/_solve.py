@@ -50,7 +50,7 @@ from ._missing import fill, make_missing
 from ._pacing import Pace, first_pace
 from ._saving import Places, collect, make_places, steps_of, sub_saves
 from ._solution import RESULTS, Knots, Records, Solution, SolveError, within
-from ._stepping import Stepper, empty_infos, make_stepper
+from ._stepping import Stepper, empty_infos, is_finite, make_stepper
 
 
 def solve(
@@ -412,26 +412,21 @@ def _no_records(problem: _Problem, method: Method, grid: Grid) -> Records:
 
 
 def _cross(problem: _Problem, method: Method, grid: Grid, interval, carry: _Carry, row: _Row):
-    leg, pace, result = cross(interval, method, problem.gradient, carry.pace)
+    leg, pace, outcome = cross(interval, method, problem.gradient, carry.pace)
     records = carry.records
     if records is not None:
         assert leg.record is not None
         records = records.pushed(leg.record)
-    failed = (carry.result == RESULTS.successful) & (result != RESULTS.successful)
-    t = row.start + row.length if pace is None else pace.t
+    failed = (carry.result == RESULTS.successful) & (outcome.result != RESULTS.successful)
     carry = _Carry(
         carry.ring.pushed(leg.y),
         records,
         pace,
-        RESULTS.where(failed, result, carry.result),
-        jnp.where(failed, t, carry.failed_at),
+        RESULTS.where(failed, outcome.result, carry.result),
+        jnp.where(failed, outcome.t, carry.failed_at),
         problem.meter.step(carry.meter, (row.number + 1) / grid.num),
     )
-    return carry, (leg.y, _finite(leg.y), leg.saves, leg.record if method.record else None)
-
-
-def _finite(y: PyTree) -> Array:
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(y)]))
+    return carry, (leg.y, is_finite(leg.y), leg.saves, leg.record if method.record else None)
 
 
 def _solution(
@@ -440,7 +435,7 @@ def _solution(
     ys, finite, saves, record = out
     t0, t1 = grid.starts[0], grid.end
     ts = jnp.concatenate([grid.starts, t1[None]])
-    good = jnp.concatenate([_finite(problem.y0)[None], finite])
+    good = jnp.concatenate([is_finite(problem.y0)[None], finite])
     inside = within(places.ts, t0, t1)
     result, failed_at = _result(grid, ts, good, carry)
     unsaved = ~jnp.all(inside) & (result == RESULTS.successful)

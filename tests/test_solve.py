@@ -755,15 +755,9 @@ def test_a_short_lag_near_zero_in_a_long_span():
 
 
 def test_instants_that_float32_cannot_tell_apart_are_refused():
-    times = [1000.0, 1000.0001, 1001.0]
+    delays = [Hold(times=[1000.0, 1000.0001, 1001.0])]
     with pytest.raises(ValueError, match=r"1000.0 and 1000.0001.*float32.*Drop one.*float64"):
-        lagrax.solve(
-            lambda t, y, args, *, history: history[0],
-            999.0,
-            1002.0,
-            1.0,
-            delays=[Hold(times=times)],
-        )
+        lagrax.solve(lambda t, y, args, *, history: history[0], 999.0, 1002.0, 1.0, delays=delays)
 
 
 @pytest.mark.parametrize("t0", [2050.0, 20_000.0])

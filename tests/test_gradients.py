@@ -678,6 +678,24 @@ def _peak(gradient, steps, width=64):
     return analysis.temp_size_in_bytes
 
 
+def test_a_batch_inside_a_jitted_jacobian(x64):
+    """Some of the numbers are mapped, others are not."""
+
+    def ends(p):
+        def end(scale):
+            return lagrax.solve(
+                lambda t, y, a, *, history: -a * history[0], 0.0, 2.0, 1.0, scale * p[1],
+                delays=[Hold(p[0])], intervals=4, steps=2,
+            ).ys[-1]  # fmt: skip
+
+        return jax.vmap(end)(jnp.array([1.0, 2.0]))
+
+    p = jnp.array([0.7, 0.9])
+    exact = finite_differences(ends, p).T
+    np.testing.assert_allclose(jax.jit(jax.jacfwd(ends))(p), exact, rtol=1e-6)
+    np.testing.assert_allclose(jax.jit(jax.jacrev(ends))(p), exact, rtol=1e-6)
+
+
 def test_memory_grows_as_promised():
     """At 10 intervals: Direct with all steps, Checkpointed with one interval's, Adjoint hardly."""
     growth = {way: _peak(g, 200) - _peak(g, 10) for way, g in WAYS.items()}

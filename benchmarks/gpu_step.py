@@ -49,7 +49,7 @@ from jax import lax
 from measuring import RESULTS, at_least, hardware, versions
 
 import lagrax
-from lagrax.nn import paper_filters, paper_model
+from reproduction.models import paper_filters, paper_model
 
 QUESTION = "How long is one training step of the paper's image models on a GPU?"
 MODELS = ("NODE", "NPCDDE5", "UNPCDDE5")

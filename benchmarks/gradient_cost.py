@@ -47,8 +47,8 @@ import measuring
 import numpy as np
 
 import lagrax
-from lagrax.figures import Figure, Line, Panel, Points, draw
 from lagrax.nn import MLP
+from lagrax.plotting import Figure, Line, Panel, Points, draw
 
 QUESTION = "What do the three gradients cost?"
 STATES, WIDTHS = 16, (64, 64)

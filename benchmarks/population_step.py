@@ -79,7 +79,7 @@ from jax import lax
 
 import lagrax
 from lagrax.nn import MLP
-from lagrax.paper.population import Settings, exact_series, split
+from reproduction.population import Settings, exact_series, split
 
 try:
     import scipy.integrate

@@ -47,7 +47,7 @@ import measuring
 import numpy as np
 
 import lagrax
-from lagrax.figures import Figure, Line, Panel, draw
+from lagrax.plotting import Figure, Line, Panel, draw
 
 QUESTION = "How many trajectories a second?"
 RATE, INTERVALS = 2.0, 100

@@ -60,7 +60,7 @@ import numpy as np
 from numpy.polynomial import Chebyshev
 
 import lagrax
-from lagrax.figures import Figure, Line, Panel, draw
+from lagrax.plotting import Figure, Line, Panel, draw
 from lagrax.systems import HeldOscillator, Hutchinson, Population, System
 
 QUESTION = "What does exactness at the knots buy?"

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 import lagrax
-from lagrax.figures import COLOURS
+from lagrax.plotting import COLOURS
 
 FOLDER = Path(__file__).parent / "images"
 

@@ -34,7 +34,7 @@ from scipy.linalg import expm, solve_discrete_are
 
 import lagrax
 from lagrax import analysis
-from lagrax.figures import Figure, Line, Panel, draw
+from lagrax.plotting import Figure, Line, Panel, draw
 
 CART, BOB, LENGTH, GRAVITY = 1.0, 0.2, 0.5, 9.81  # kg, kg, m, m/s²
 LIMIT = 15.0  # N, all that the motor can give

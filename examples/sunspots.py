@@ -49,7 +49,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import lagrax
-from lagrax.figures import Figure, Line, Panel, Points, draw
+from lagrax.plotting import Figure, Line, Panel, Points, draw
 
 HORIZONS = np.arange(1, 12)
 AHEAD = len(HORIZONS)

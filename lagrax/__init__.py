@@ -1,22 +1,33 @@
 """Delay differential equations for JAX, and the neural networks made of them."""
 
+import sys
+
 from . import (
     analysis as analysis,
-    figures as figures,
+    identify as identify,
     nn as nn,
+    plotting as plotting,
     systems as systems,
     training as training,
 )
-from ._delays import Hold as Hold, Lag as Lag, Learn as Learn, holds as holds
-from ._gradients import Adjoint as Adjoint, Checkpointed as Checkpointed, Direct as Direct
-from ._solution import (
+from ._solve.delays import Hold as Hold, Lag as Lag, Learn as Learn, holds as holds
+from ._solve.gradients import Adjoint as Adjoint, Checkpointed as Checkpointed, Direct as Direct
+from ._solve.solution import (
     RESULTS as RESULTS,
     Knots as Knots,
     Solution as Solution,
     SolveError as SolveError,
 )
-from ._solve import solve as solve
-from .identify import Identifier as Identifier, IdentifyError as IdentifyError
-from .selection import select_delays as select_delays
+from ._solve.solve import solve as solve
+from .identify import (
+    Identifier as Identifier,
+    IdentifyError as IdentifyError,
+    _selection as selection,
+    select_delays as select_delays,
+)
 
 __version__ = "0.1.0"
+
+# The names of two modules in version 0.1 stay importable.
+figures = plotting
+sys.modules |= {"lagrax.figures": plotting, "lagrax.selection": selection}

@@ -9,7 +9,7 @@ STOPPED = 130
 
 def main() -> int:
     try:
-        from .cli import run
+        from ._cli.app import run
     except KeyboardInterrupt:
         return STOPPED
     except ModuleNotFoundError as error:
@@ -20,10 +20,13 @@ def main() -> int:
             return 0
         print(f'The command needs {error.name}: pip install "lagrax[cli]"', file=sys.stderr)
         return 2
-    code = run(sys.argv[1:])
+    return exit_at_once_if_stopped(run(sys.argv[1:]))
+
+
+def exit_at_once_if_stopped(code: int) -> int:
+    """Returns the exit code, or ends the process here after Ctrl-C: XLA may be in the middle of a
+    computation, and crashes when Python cleans up. All files are closed."""
     if code == STOPPED:
-        # Ctrl-C may have left XLA in the middle of a computation, which crashes where Python tidies
-        # up behind it. All files are closed.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

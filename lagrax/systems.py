@@ -24,8 +24,8 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree, Real
 from numpy.typing import NDArray
 
-from ._delays import MOST_DELAYS, TOO_MANY, Delay, Lag, RealScalar, holds
-from ._values import check_whole, is_number, is_real, is_traced, is_whole, real_array, shown
+from ._solve.delays import MOST_DELAYS, TOO_MANY, Delay, Lag, RealScalar, holds
+from ._solve.values import check_whole, is_number, is_real, is_traced, is_whole, real_array, shown
 
 State = Float[Array, "..."]
 History = Sequence[State]

@@ -18,9 +18,9 @@ import shutil
 import sys
 from pathlib import Path
 
-from lagrax.figures import Figure, draw
-from lagrax.paper import read_experiment
-from lagrax.paper.lines import files, parse, place, read_lines
+from lagrax.plotting import Figure, draw
+from reproduction import read_experiment
+from reproduction.lines import files, parse, place, read_lines
 
 LAPTOP = Path(__file__).parent / "laptop"
 IMAGES = Path(__file__).parent / "images"

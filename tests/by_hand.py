@@ -7,7 +7,7 @@ import os
 import numpy as np
 import safetensors.numpy
 
-from lagrax import _runs
+from lagrax.training import _runs
 
 # --- a model of Identifier: x' = −x, as a library finds it ----------------------------------------
 

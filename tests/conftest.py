@@ -102,7 +102,7 @@ def lagrax_command(capsys, monkeypatch, tmp_path):
     """Runs a command line in an empty folder: exit code, stdout, stderr."""
     monkeypatch.chdir(tmp_path)
 
-    from lagrax import cli  # not before the import hook is set
+    from lagrax._cli import app as cli  # not before the import hook is set
 
     def run(*arguments):
         code = cli.run(list(arguments))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import typer.main
 
-from lagrax.cli import app
+from lagrax._cli.app import app
 
 PAGE = Path(__file__).with_name("command-line.md")
 HELP = re.compile(

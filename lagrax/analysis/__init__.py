@@ -13,19 +13,9 @@ Wherever a `KnotMap` is expected, a system of `lagrax.systems` with holds may be
 Switch to float64 (`jax.config.update("jax_enable_x64", True)`) for more than five digits.
 """
 
-from ._diagrams import (
-    Bifurcation as Bifurcation,
-    bifurcation as bifurcation,
-    cobweb as cobweb,
-)
-from ._exponents import (
-    lyapunov as lyapunov,
-)
-from ._map import (
-    KnotMap as KnotMap,
-    Start as Start,
-    knot_map as knot_map,
-)
+from ._diagrams import Bifurcation as Bifurcation, bifurcation as bifurcation, cobweb as cobweb
+from ._exponents import lyapunov as lyapunov
+from ._map import KnotMap as KnotMap, Start as Start, knot_map as knot_map
 from ._orbits import (
     Critical as Critical,
     Orbit as Orbit,

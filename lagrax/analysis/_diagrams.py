@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._values import check_kept, is_traced
-from ..figures import Figure, Line, Mark, Panel, Points, Range
+from .._solve.values import check_kept, is_traced
+from ..plotting import Figure, Line, Mark, Panel, Points, Range
 from ..systems import System
 from ._exponents import normalised
 from ._map import (
@@ -95,7 +95,7 @@ def bifurcation(
 
     ```python
     diagram = bifurcation(lagrax.systems.Population, jnp.linspace(1.5, 3.5, 2000))
-    figures.draw(diagram.figure(parameter="a"), Path("diagram.png"))
+    plotting.draw(diagram.figure(parameter="a"), Path("diagram.png"))
     ```
 
     **Arguments:**

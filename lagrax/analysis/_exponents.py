@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._values import check_kept, check_whole, is_whole
+from .._solve.values import check_kept, check_whole, is_whole
 from ..systems import System
 from ._map import KnotMap, Point, Start, as_map, start_of
 

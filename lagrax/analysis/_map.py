@@ -11,11 +11,11 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, ArrayLike, Float, PyTree, Real, Shaped
 
-from .._checks import check_delays
-from .._delays import Delay, Hold, Lag, Learn, RealScalar, describe
-from .._gradients import Direct
-from .._solve import solve
-from .._values import (
+from .._solve.checks import check_delays
+from .._solve.delays import Delay, Hold, Lag, Learn, RealScalar, describe
+from .._solve.gradients import Direct
+from .._solve.solve import solve
+from .._solve.values import (
     check_kept,
     check_whole,
     is_number,

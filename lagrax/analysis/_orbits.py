@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Complex, Float, Real
 
-from .._delays import RealScalar
-from .._values import check_kept, check_whole, is_number, is_whole
+from .._solve.delays import RealScalar
+from .._solve.values import check_kept, check_whole, is_number, is_whole
 from ..systems import System
 from ._map import KnotMap, Point, Start, as_map, checked_values, orbit_of
 

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Inexact, Int
 
-from .._values import check_kept, is_number
-from ..figures import Figure, Line, Mark, Panel, Points, Range
+from .._solve.values import check_kept, is_number
+from ..plotting import Figure, Line, Mark, Panel, Points, Range
 from ..systems import LinearSystem, System
 from ._map import KnotMap, Values, as_map, check_counts, checked_values, orbit_of
 

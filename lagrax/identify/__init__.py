@@ -10,3 +10,9 @@ model.forecast(later)  # the series continued, with a band
 
 from ._checks import IdentifyError as IdentifyError
 from ._identifier import Forecast as Forecast, Identifier as Identifier
+from ._selection import (
+    Candidate as Candidate,
+    Scan as Scan,
+    Selection as Selection,
+    select_delays as select_delays,
+)

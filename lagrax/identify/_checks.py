@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from .._checks import check_solver
-from .._delays import MOST_DELAYS, TOO_MANY, Hold, Lag
-from .._equations import Row
-from .._regression import MOST_DEGREE, TOO_HIGH
-from .._series import Trajectory
-from .._values import MOST_COUNT, check_whole, is_number, is_whole
+from .._solve.checks import check_solver
+from .._solve.delays import MOST_DELAYS, TOO_MANY, Hold, Lag
+from .._solve.values import MOST_COUNT, check_whole, is_number, is_whole
+from ._equations import Row
+from ._regression import MOST_DEGREE, TOO_HIGH
+from ._series import Trajectory
 
 # Far more than any use needs; `WHY` says what more would cost.
 MOST = {"width": 10_000, "depth": 100, "degree": MOST_DEGREE, "ensemble": 1000, "steps": 10**6}

@@ -11,14 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from .._delays import Delay, Hold, Lag, Learn, periods_to_learn
-from .._equations import Polynomial, intervals_over
-from .._files import read_json
-from .._machine import describe as machine
-from .._runs import Damaged, load_arrays
-from .._values import is_whole
+from .._solve.delays import Delay, Hold, Lag, Learn, periods_to_learn
+from .._solve.values import is_whole
 from ..training import Series
+from ..training._files import read_json
+from ..training._machine import describe as machine
+from ..training._runs import Damaged, load_arrays
 from ._checks import IdentifyError
+from ._equations import Polynomial, intervals_over
 from ._learned import Learned
 from ._measured import Measured
 

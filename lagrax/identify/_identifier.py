@@ -12,18 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from .._delays import Delay, describe, periods_to_learn, with_periods
-from .._equations import Equation, Past, Polynomial, Row, Setting, make_rows, names_of, past_of
-from .._files import checked_path, write_json
-from .._learning import Errors
-from .._regression import check_terms
-from .._runs import save_checkpoint
-from .._series import Trajectory, as_trajectories, is_several
-from .._values import check_whole
-from .._windows import default_window, divided, last_known
-from ..selection import check_sampling, find_periods, make_task
+from .._solve.delays import Delay, describe, periods_to_learn, with_periods
+from .._solve.values import check_whole
 from ..training import Series
+from ..training._files import checked_path, write_json
+from ..training._runs import save_checkpoint
 from ._checks import IdentifyError, check_arguments, check_held_out
+from ._equations import Equation, Past, Polynomial, Row, Setting, make_rows, names_of, past_of
 from ._folder import (
     arguments_from,
     check_effort,
@@ -36,8 +31,13 @@ from ._folder import (
     under,
 )
 from ._learned import Learned, made_setting
+from ._learning import Errors
 from ._measured import Measured, measured
 from ._members import from_library, network, polished, trained
+from ._regression import check_terms
+from ._selection import check_sampling, find_periods, make_task
+from ._series import Trajectory, as_trajectories, is_several
+from ._windows import default_window, divided, last_known
 
 # (times, states), or (times,) where a series or a start was given without an axis of states.
 States = Float[np.ndarray, "times ..."]

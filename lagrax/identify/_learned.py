@@ -10,22 +10,14 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from .._delays import Delay, Hold, Lag, periods_to_learn, with_periods
-from .._equations import (
-    PERIOD_ROOM,
-    Past,
-    Row,
-    Setting,
-    intervals_over,
-    make_rows,
-    steps_between,
-)
-from .._learning import mean_of, member_of, simulation
-from .._regression import reach_of
-from .._series import Trajectory, Window
-from .._windows import first_instant, first_known
+from .._solve.delays import Delay, Hold, Lag, periods_to_learn, with_periods
+from ._equations import PERIOD_ROOM, Past, Row, Setting, intervals_over, make_rows, steps_between
+from ._learning import mean_of, member_of, simulation
 from ._measured import Measured
 from ._members import as_arrays
+from ._regression import reach_of
+from ._series import Trajectory, Window
+from ._windows import first_instant, first_known
 
 
 def made_setting(

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from .._delays import Delay, Hold, Learn
-from .._series import Trajectory, gap_of
+from .._solve.delays import Delay, Hold, Learn
 from ._checks import check_precision, check_sizes
+from ._series import Trajectory, gap_of
 
 
 class Measured(NamedTuple):

@@ -8,10 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from .._delays import Delay
-from .._equations import REST, Equation, Network, Polynomial, Row, without_small
-from .._learning import Errors, HeldOut, least_squares, member_of, optimiser
-from .._regression import (
+from .._solve.delays import Delay
+from ..training import Series, train
+from ._checks import check_coefficients
+from ._equations import REST, Equation, Network, Polynomial, Row, without_small
+from ._learning import Errors, HeldOut, least_squares, member_of, optimiser
+from ._measured import Measured, spread
+from ._regression import (
     Library,
     Normal,
     check_work,
@@ -20,11 +23,8 @@ from .._regression import (
     normal_equations,
     regressed,
 )
-from .._series import Window
-from .._windows import drawn_windows
-from ..training import Series, train
-from ._checks import check_coefficients
-from ._measured import Measured, spread
+from ._series import Window
+from ._windows import drawn_windows
 
 # Terms of a library that move a state by less than these shares of what the largest one does are
 # tried without.

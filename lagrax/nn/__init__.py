@@ -1,4 +1,4 @@
-"""Neural differential equations with a past, as layers: fields, flows, and the paper's models.
+"""Neural differential equations with a past, as layers: fields, flows and classifiers.
 
 A *field* (`MLP`, `Conv`, or any function `f(t, y, args, *, history)`) is the right-hand side; a
 *layer* (`NODE`, `ANODE`, `NDDE`, `NPCDDE`, `UNPCDDE`) follows it from its input to its final state.
@@ -10,12 +10,8 @@ The leaves of fields and layers are their parameters, all of them arrays, so mod
 """
 
 from ._affine import Affine as Affine
-from ._fields import (
-    MLP as MLP,
-    AbstractField as AbstractField,
-    Conv as Conv,
-    Design as Design,
-)
+from ._classifier import Classifier as Classifier, Head as Head, parameter_count as parameter_count
+from ._fields import MLP as MLP, AbstractField as AbstractField, Conv as Conv, Design as Design
 from ._layers import (
     ANODE as ANODE,
     NDDE as NDDE,
@@ -25,14 +21,4 @@ from ._layers import (
     AbstractLayer as AbstractLayer,
     Augment as Augment,
     Flow as Flow,
-)
-from ._models import (
-    Classifier as Classifier,
-    Head as Head,
-    paper_filters as paper_filters,
-    paper_intervals as paper_intervals,
-    paper_model as paper_model,
-    paper_models as paper_models,
-    paper_size as paper_size,
-    parameter_count as parameter_count,
 )

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from .._delays import RealScalar
+from .._solve.delays import RealScalar
 from ._affine import Affine, on_accelerator, padded, product, rows
 from ._checks import check_key, check_whole, checked_sequence
 from ._convolution import Joined, convolve, joined, merged, packed

@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, PRNGKeyArray, PyTree, Real, Shaped
 
-from .._checks import check_delays
-from .._delays import Delay, Lag, RealScalar, holds
-from .._gradients import Checkpointed, Gradient
-from .._solution import Solution
-from .._solve import solve
+from .._solve.checks import check_delays
+from .._solve.delays import Delay, Lag, RealScalar, holds
+from .._solve.gradients import Checkpointed, Gradient
+from .._solve.solution import Solution
+from .._solve.solve import solve
 from ._checks import check_whole, checked_sequence
 from ._fields import AbstractField
 

@@ -74,8 +74,8 @@ def training(folder: Path, seed: int) -> None:
 
 def sweeping(folder: Path, seed: int) -> None:
     """Two image classifiers on made-up images, one after the other, and their figures."""
-    from lagrax.paper.images import Protocol, Run
-    from lagrax.paper.sweeps import sweep
+    from reproduction.images import Protocol, Run
+    from reproduction.sweeps import sweep
 
     protocol = Protocol(
         "euler",
@@ -94,7 +94,7 @@ def sweeping(folder: Path, seed: int) -> None:
 
 def answering(folder: Path, seed: int) -> None:
     """`lagrax analyse`, whose answer takes the place of an earlier one."""
-    from lagrax import cli
+    from lagrax._cli import app as cli
 
     line = f"analyse population --a 2.{seed + 1} --param a 1.5 2.5 --values 10 --keep 5 --skip 5"
     if cli.run([*line.split(), "--json", "--out", str(folder)]):
@@ -114,7 +114,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def left_by_training(folder: Path) -> dict[str, Any]:
-    from lagrax._runs import load_arrays
+    from lagrax.training._runs import load_arrays
 
     found: dict[str, Any] = files(folder)
     del found["config.json"]
@@ -306,7 +306,7 @@ def soak(kills: int, seed: int) -> dict[str, Any]:
                 print(f"  see {work}")
         found[kind] = summary(hits, runs, same)
     total = {name: sum(k[name] for k in found.values()) for name in ("kills", "runs", "same")}
-    from lagrax import _machine
+    from lagrax.training import _machine
 
     machine = _machine.describe()
     about = {name: machine[name] for name in ("python", "device", "cores", "system")}

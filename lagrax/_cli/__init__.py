@@ -1,0 +1,1 @@
+"""The command `lagrax`; `app.py` puts its parts together."""

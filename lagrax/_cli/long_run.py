@@ -1,0 +1,266 @@
+"""What an equation with holds does in the long run, in words, tables and pictures."""
+
+import contextlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._solve.delays import Hold, RealScalar
+from ..analysis import (
+    KnotMap,
+    Orbit,
+    Start,
+    bifurcation,
+    cobweb,
+    knot_map,
+    lyapunov,
+    periodic_orbits,
+)
+from ..analysis._exponents import least_of_chaos
+from ..identify import Identifier
+from ..identify._windows import last_known
+from ..plotting import Figure
+from ..systems import LinearSystem, System
+
+# Longer cycles are named, and not looked for.
+LONGEST_CYCLE = 8
+
+
+def precisely() -> contextlib.AbstractContextManager:
+    """Float64, without which periods cannot be told from slow approaches."""
+    return jax.enable_x64(True)
+
+
+class LongRun(NamedTuple):
+    """The fixed points, and the cycle to which the orbit from `start` settles; `period` is that of
+    the cycle, 0 if there is none. `exponents` are Lyapunov's, for one period of the hold, averaged
+    over `iterates`. `left_out` counts orbits outside of where the equation is known; `unit` is the
+    size of states next to which rounding is seen."""
+
+    start: np.ndarray
+    orbits: list[Orbit]
+    period: int
+    exponents: np.ndarray
+    linear: bool
+    cobweb: Figure | None
+    iterates: int = 10_000
+    left_out: int = 0
+    unit: float = 1.0
+
+    @property
+    def sentence(self) -> str:
+        """Where it goes."""
+        exponent, each = float(self.exponents[0]), "in each period of the hold"
+        if self.linear:
+            what = "dies out" if exponent < 0 else "grows"
+            if exponent == 0:
+                return "From almost every start it neither dies out nor grows."
+            factor = f"by a factor of {np.exp(exponent):.4g} {each} in the end"
+            return f"From almost every start it {what}, {factor}."
+        begin = f"From {_listed(self.start, self.unit)}"
+        if not np.isfinite(exponent):
+            return f"{begin} it runs away to infinity."
+        if self.lost:
+            return (
+                f"{begin} it falls so low that in floating point nothing is left of it: where it "
+                "goes cannot be told."
+            )
+        if self.period == 1:
+            return f"{begin} it settles at a fixed point."
+        if self.period > 1:
+            return f"{begin} it settles into a cycle that repeats after {self.period} knots."
+        if exponent > least_of_chaos(self.iterates):
+            return (
+                f"{begin} it is chaotic: it never repeats, and orbits nearby part by a factor of "
+                f"{np.exp(exponent):.4g} {each}."
+            )
+        return (
+            f"{begin} it does not repeat within 64 knots, and is not chaotic either: it goes round "
+            "an invariant curve, or settles slowly."
+        )
+
+    @property
+    def lost(self) -> bool:
+        """Whether it has a period although orbits nearby part: it stays where it is by rounding
+        alone, as a population does of which 1e-400 should be left."""
+        exponent = float(self.exponents[0])
+        return self.period > 0 and not self.linear and exponent > least_of_chaos(self.iterates)
+
+    @property
+    def omission(self) -> str:
+        """What was left out, in a sentence."""
+        many = "One more orbit is" if self.left_out == 1 else f"{self.left_out} more orbits are"
+        return f"{many} far from all measurements, where the equation says nothing: left out."
+
+    def points(self, orbit: Orbit) -> str:
+        """The states at the knots that an orbit goes through, one after the other."""
+        states = np.asarray(orbit.points, float)[:, : len(self.start)]
+        return " → ".join(_listed(state, self.unit) for state in states)
+
+    def rows(self) -> list[list[str]]:
+        """One for each orbit: its states, period, multipliers, and what it is."""
+        return [
+            [self.points(o), str(o.period), ", ".join(map(_number, o.multipliers)), o.stability]
+            for o in self.orbits
+        ]
+
+    def lines(self) -> list[str]:
+        """All of it, to be printed."""
+        kind = lambda o: "fixed point" if o.period == 1 else f"cycle of {o.period}"
+        found = [f"{kind(o)} {self.points(o)}: {o.verdict}" for o in self.orbits]
+        found = found or ["no fixed point was found"]
+        found += [self.omission] if self.left_out else []
+        which = "exponent" if len(self.exponents) == 1 else "exponents"
+        exponents = ", ".join(f"{x:.5g}" for x in self.exponents)
+        return [*found, self.sentence, f"Lyapunov {which} for one period: {exponents}"]
+
+    def to_json(self) -> dict[str, Any]:
+        orbits = [
+            {
+                "period": o.period,
+                "points": np.asarray(o.points, float).tolist(),
+                "multipliers": [[float(m.real), float(m.imag)] for m in o.multipliers],
+                "stability": o.stability,
+                "verdict": o.verdict,
+            }
+            for o in self.orbits
+        ]
+        exponents = [float(x) if np.isfinite(x) else None for x in self.exponents]
+        return {
+            "sentence": self.sentence,
+            "orbits": orbits,
+            "period": self.period,
+            "exponents": exponents,
+        }
+
+
+def _listed(numbers: np.ndarray, unit: float) -> str:
+    shown = [f"{0.0 if abs(x) < 1e-12 * unit else x:.5g}" for x in np.ravel(numbers)]
+    return shown[0] if len(shown) == 1 else f"({', '.join(shown)})"
+
+
+def _number(z: complex) -> str:
+    if abs(z.imag) <= 1e-9 * abs(z):
+        return f"{z.real:.5g}"
+    return f"{z.real:.5g}{'+' if z.imag > 0 else '−'}{abs(z.imag):.5g}i"
+
+
+def long_run(equation: KnotMap | System, start: Start = None, iterates: int = 10_000) -> LongRun:
+    """Looks at an equation from `start` on, its own by default."""
+    f = equation if isinstance(equation, KnotMap) else knot_map(equation)
+    begin = np.asarray(f.point() if start is None else f.point(start), float)
+    begin = begin[: f.size // f.lags]
+    orbits = periodic_orbits(f)
+    if isinstance(equation, LinearSystem):
+        moduli = np.abs(np.linalg.eigvals(np.asarray(equation.knot_matrix, float)))
+        exponents = np.sort(np.log(np.maximum(moduli, 1e-300)))[::-1]
+        return LongRun(begin, orbits, 1 if exponents[0] < 0 else 0, exponents, True, None)
+    settled = bifurcation(lambda _: f, [0.0], start)
+    period = int(settled.periods[0])
+    if not np.all(np.isfinite(settled.states)):
+        return LongRun(begin, orbits, 0, np.full(f.size, np.nan), False, _picture(f, start))
+    if 1 < period <= LONGEST_CYCLE:
+        last = np.asarray(f.orbit(start, 1, 1_500))
+        orbits = orbits + periodic_orbits(f, period, last)
+    exponents = np.asarray(lyapunov(f, start, iterates=iterates), float)
+    return LongRun(begin, orbits, period, exponents, False, _picture(f, start), iterates)
+
+
+def _picture(f: KnotMap, start: Start) -> Figure | None:
+    orbit = np.asarray(f.orbit(start, 61))
+    return cobweb(f, start) if f.size == 1 and np.all(np.isfinite(orbit)) else None
+
+
+# --- learned equations ----------------------------------------------------------------------------
+
+
+def why_no_map(model: Identifier) -> str | None:
+    """Why a learned equation has no map from knot to knot, in a sentence; None where it has."""
+    delays = model.delays_
+    if model.series_[0].us.shape[1]:
+        return (
+            "The equation has inputs, so what comes after a knot depends on them, too, and there "
+            "is no map from knot to knot to analyse."
+        )
+    if not delays:
+        return (
+            "The equation looks back at nothing. It has no knots, and so no map from knot to knot "
+            "to analyse."
+        )
+    if not all(isinstance(d, Hold) and d.times is None for d in delays):
+        return (
+            "The equation looks back by a lag or at irregular instants, so finitely many knots do "
+            "not say what comes next, and there is no map to analyse. Holds of one period have one."
+        )
+    if len({float(np.asarray(d.tau)) for d in delays}) > 1:
+        return (
+            "The equation has holds of different periods, so its knots do not follow each other "
+            "always in the same way, and there is no map to analyse."
+        )
+    return None
+
+
+def learned_map(model: Identifier, tau: RealScalar | None = None, unit: float = 1.0) -> KnotMap:
+    """The knot map of a learned equation, the first of an ensemble, as it was trained; with
+    another period if `tau` is given, and for states in another `unit`. It starts at the end of the
+    series, where all states are known."""
+    reason = why_no_map(model)
+    if reason is not None:
+        raise ValueError(reason)
+    exact = lambda x: jnp.asarray(x, float) if eqx.is_inexact_array(x) else x
+    period = jnp.asarray(model.delays_[0].tau if tau is None else tau, float)
+    field, series = jax.tree.map(exact, model.equation_), model.series_[-1]
+    return knot_map(
+        field if unit == 1 else _InUnit(field, unit),
+        jnp.asarray(series.filled[last_known(series)] / unit, float),
+        delays=[Hold(period, lag=d.lag) for d in model.delays_ if isinstance(d, Hold)],
+        solver=model.solver,
+        steps=model.steps_,
+    )
+
+
+class _InUnit(eqx.Module):
+    """A field whose states are multiples of `unit`."""
+
+    field: Callable
+    unit: float
+
+    def __call__(self, t: Any, y: Any, args: Any, *, history: Any = ()) -> Any:
+        held = tuple(self.unit * z for z in history)
+        return self.field(t, self.unit * y, args, history=held) / self.unit
+
+
+def _unit_of(states: np.ndarray) -> float:
+    """A power of ten in which small states are of size one, as whoever looks for orbits takes them
+    to be; large ones are told apart anyway."""
+    largest = float(np.abs(states).max())
+    return 10.0 ** np.floor(np.log10(largest)) if largest < 0.01 else 1.0
+
+
+def _long_run_in(unit: float, model: Identifier, tau: RealScalar | None) -> LongRun:
+    found = long_run(learned_map(model, tau, unit), iterates=2_000)
+    if unit == 1:
+        return found
+    orbits = [Orbit(o.points * unit, o.multipliers) for o in found.orbits]
+    picture = found.cobweb and _picture(learned_map(model, tau), None)
+    return found._replace(start=found.start * unit, orbits=orbits, cobweb=picture, unit=unit)
+
+
+def long_run_of(model: Identifier, tau: RealScalar | None = None) -> LongRun:
+    """Looks at a learned equation from the end of its series on. It says nothing about states that
+    are further from all measurements than these are from each other."""
+    states = np.concatenate([t.filled for t in model.series_])
+    found = _long_run_in(_unit_of(states), model, tau)
+    low, high = states.min(axis=0), states.max(axis=0)
+    width = high - low
+
+    def is_near(orbit: Orbit) -> bool:
+        points = np.asarray(orbit.points, float).reshape(-1, len(low))
+        return bool(np.all((points >= low - width) & (points <= high + width)))
+
+    near = [orbit for orbit in found.orbits if is_near(orbit)]
+    return found._replace(orbits=near, left_out=len(found.orbits) - len(near))

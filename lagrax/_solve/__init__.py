@@ -1,0 +1,1 @@
+"""The solver behind `lagrax.solve`."""

@@ -1,0 +1,469 @@
+"""The arguments of `solve`, looked at once: what came, what was expected, what to do."""
+
+import difflib
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optimistix as optx
+from jaxtyping import PyTree
+
+from .adaptive import ConstantSteps
+from .delays import MOST_DELAYS, TOO_MANY, Delay, Hold, Lag, Learn, RealScalar, describe
+from .field import takes_history
+from .gradients import Adjoint, Checkpointed, Direct, Gradient
+from .saving import sub_saves
+from .values import MOST_COUNT, is_number, is_real, is_traced, is_whole, real_array, shown
+
+
+def check_options(unknown: dict[str, Any], function: Callable) -> None:
+    names = [
+        p.name
+        for p in inspect.signature(function).parameters.values()
+        if p.kind is not p.VAR_KEYWORD
+    ]
+    hints = {
+        "rtol": "stepsize_controller=diffrax.PIDController(rtol=..., atol=...)",
+        "atol": "stepsize_controller=diffrax.PIDController(rtol=..., atol=...)",
+        "adjoint": "gradient=",
+        "terms": "field=",
+        "tau": "delays=[lagrax.Hold(tau)]",
+    }
+    name = next(iter(unknown))
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = hints.get(name, f"{close[0]}=" if close else "")
+    raise TypeError(
+        f"solve() has no option {name!r}."
+        + (f" Did you mean {hint}?" if hint else "")
+        + f" Its options are {', '.join(names)}."
+    )
+
+
+def check_delays(delays: Any) -> None:
+    if isinstance(delays, (Hold, Lag)):
+        raise TypeError(f"delays={describe([delays])} is one delay; expected a list: delays=[...].")
+    if not isinstance(delays, Sequence) or isinstance(delays, str):
+        raise TypeError(f"delays={delays!r}; expected a list of Hold and Lag, or () for none.")
+    if len(delays) > MOST_DELAYS:
+        raise ValueError(
+            f"Got {len(delays):,} delays; expected at most {MOST_DELAYS:,}. {TOO_MANY}"
+        )
+    for delay in delays:
+        if not isinstance(delay, (Hold, Lag)):
+            raise TypeError(
+                f"delays holds {delay!r}; expected lagrax.Hold or lagrax.Lag, for example "
+                f"Hold({delay!r})."
+            )
+        if isinstance(delay.tau, Learn):
+            raise TypeError(
+                f"{describe([delay])} has a period to be learned; expected a number. "
+                "lagrax.Identifier(delays=[...]).fit(ts, ys) finds it."
+            )
+
+
+def check_fields(field: Any, delays: Sequence[Delay]) -> Callable | list[Callable]:
+    fields = list(field) if isinstance(field, (list, tuple)) else [field]
+    for f in fields:
+        if not callable(f):
+            hint = " Pass term.vector_field." if isinstance(f, diffrax.AbstractTerm) else ""
+            raise TypeError(
+                f"field={f!r} cannot be called; expected f(t, y, args, *, history).{hint}"
+            )
+        if delays and not takes_history(f):
+            raise TypeError(
+                f"The field {getattr(f, '__name__', f)!r} takes no `history`; expected "
+                "f(t, y, args, *, history), where history has one entry for each delay. Add the "
+                "keyword, or leave `delays` out."
+            )
+    return fields if isinstance(field, (list, tuple)) else field
+
+
+def check_number_of_fields(fields: Any, num: int, delays: Sequence[Delay], t0, t1) -> None:
+    if isinstance(fields, list) and len(fields) != num:
+        raise ValueError(
+            f"Got {len(fields)} fields for {num} intervals (delays {describe(delays)} from t = "
+            f"{t0} to {t1}); expected one field for each interval. Give {num} fields, or one field "
+            "for all."
+        )
+
+
+def checked_state(y0: Any, t0: RealScalar) -> tuple[PyTree, Callable | None, Any]:
+    """The state at t0, the past before it (None where it is constant), and the type of time."""
+    past = y0 if callable(y0) else None
+    y = y0(t0) if callable(y0) else y0
+    if not jax.tree.leaves(y):
+        raise ValueError(f"y0={y!r} holds no numbers; expected an array or a pytree of arrays.")
+    if not all(
+        isinstance(x, (int, float, complex, np.generic, np.ndarray, jax.Array))
+        for x in jax.tree.leaves(y)
+    ):
+        raise TypeError(f"y0={y!r}; expected an array, a pytree of arrays, or a function of time.")
+    for leaf in jax.tree.leaves(y):
+        if isinstance(leaf, np.ndarray) and leaf.dtype.kind not in "biufcV":
+            raise TypeError(
+                f"The state y0 has an array of {leaf.dtype}; expected floating point or complex "
+                "numbers. Convert with .astype(float)."
+            )
+    y = jax.tree.map(jnp.asarray, y)
+    for leaf in jax.tree.leaves(y):
+        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+            raise TypeError(
+                f"The state y0 has dtype {leaf.dtype}; expected floating point or complex numbers. "
+                "Write y0=1.0 instead of y0=1, or convert with .astype(float)."
+            )
+    real = jnp.result_type(*[jnp.finfo(leaf.dtype).dtype for leaf in jax.tree.leaves(y)])
+    return jax.tree.map(lambda x: x.astype(jnp.result_type(x.dtype, real)), y), past, real
+
+
+def dynamic_scalars(args: PyTree) -> PyTree:
+    """Python's floats as arrays, so that another value of a parameter needs no new compilation."""
+
+    def leaf(x):
+        if isinstance(x, (float, np.floating)):
+            return jnp.asarray(float(x))
+        return jnp.asarray(complex(x)) if isinstance(x, (complex, np.complexfloating)) else x
+
+    return jax.tree.map(leaf, args)
+
+
+def check_span(t0: Any, t1: Any) -> None:
+    for name, t in (("t0", t0), ("t1", t1)):
+        if not is_traced(t) and not is_number(t):
+            raise ValueError(f"{name}={t!r}; expected one finite time.")
+    # In NumPy, because JAX traces even what is known while it traces something else.
+    if not is_traced(t0, t1) and not np.asarray(t1) >= np.asarray(t0):
+        raise ValueError(
+            f"Got t0={t0} and t1={t1}; expected t1 >= t0. Delay equations only go forward: swap "
+            "the two, or reverse time in the field."
+        )
+
+
+# With more, already the list of breakpoints is too long for most memories.
+MOST_INTERVALS = 10**8
+
+
+def check_delays_against_span(delays: Sequence[Delay], t0: Any, t1: Any) -> None:
+    for delay in delays:
+        if delay.tau is None or is_traced(delay.tau, t0, t1):
+            continue
+        many = (float(t1) - float(t0)) / float(delay.tau)  # pyright: ignore[reportArgumentType]
+        if many > MOST_INTERVALS:
+            raise ValueError(
+                f"{describe([delay])} makes {many:.3g} intervals from t0={t0} to t1={t1}; expected "
+                f"at most {MOST_INTERVALS:,}. Give both in the same unit of time."
+            )
+
+
+def check_resolution(delays: Sequence[Delay], t0: Any, t1: Any, dtype: Any) -> None:
+    """Whether times so far from zero tell apart what happens within a period, and instants."""
+    if is_traced(t0, t1):
+        return
+    eps = float(jnp.finfo(dtype).eps)
+    apart = eps * max(abs(float(t0)), abs(float(t1)))
+    for delay in delays:
+        if isinstance(delay, Hold) and delay.times is not None and not is_traced(delay.times):
+            times = np.asarray(delay.times, float)
+            times = times[(times >= float(t0)) & (times <= float(t1))]
+            close = np.flatnonzero(np.diff(times) <= 8 * eps * np.abs(times[1:]))
+            if close.size:
+                one, next_one = times[close[0]], times[close[0] + 1]
+                raise ValueError(
+                    f"Hold got the instants {one!s} and {next_one!s}, which are too close for "
+                    f"{jnp.dtype(dtype).name}: times there are {eps * abs(next_one):.1g} apart. "
+                    "Drop one of them, use float64 (jax.config.update('jax_enable_x64', True)), or "
+                    "let the span begin near 0."
+                )
+        tau = delay.tau
+        if tau is None or isinstance(tau, Learn) or is_traced(tau):
+            continue
+        if np.asarray(tau, float) < 16 * apart:
+            raise ValueError(
+                f"{describe([delay])} is too short for {jnp.dtype(dtype).name} between t = {t0} "
+                f"and {t1}, where times are up to {apart:.1g} apart. Use float64 "
+                "(jax.config.update('jax_enable_x64', True)), or let the span begin near 0."
+            )
+
+
+def check_intervals(intervals: Any, delays: Sequence[Delay], t0: Any, t1: Any) -> None:
+    if intervals is not None and not is_whole(intervals):
+        raise TypeError(f"intervals={intervals!r}; expected a whole number.")
+    if intervals is not None and intervals < 1:
+        raise ValueError(f"intervals={intervals}; expected at least 1.")
+    if intervals is not None and intervals > MOST_INTERVALS:
+        raise ValueError(
+            f"intervals={shown(intervals)}; expected at most {MOST_INTERVALS:,}. Give times and "
+            "delays in the same unit."
+        )
+    periods = [d.tau for d in delays if isinstance(d, Lag) or d.tau is not None]
+    if intervals is None and periods and is_traced(t0, t1, *periods):
+        what = "A delay" if is_traced(*periods) else "t0 or t1"
+        raise ValueError(
+            f"{what} is traced (inside jit, grad or vmap), so the number of intervals is not known "
+            "when the program is compiled. Say it: solve(..., intervals=N), where N periods reach "
+            "at least to t1, from t0 or for a Hold from its last instant before that."
+        )
+
+
+def check_enough_intervals(intervals: int | None, num: int, delays: Sequence[Delay]) -> None:
+    if intervals is not None and num > intervals and len(delays) == 1:
+        raise ValueError(
+            f"intervals={intervals}, but {describe(delays)} needs {num} to reach t1. Raise it, or "
+            "leave it out: it is needed only where a delay, t0 or t1 is traced."
+        )
+
+
+def check_solver(solver: Any) -> None:
+    if not isinstance(solver, diffrax.AbstractSolver):
+        hint = f"{solver.__name__}()" if isinstance(solver, type) else "diffrax.Tsit5()"
+        raise TypeError(f"solver={solver!r}; expected a solver of diffrax, such as {hint}.")
+    structure = solver.term_structure
+    if not (isinstance(structure, type) and issubclass(structure, diffrax.AbstractTerm)):
+        raise ValueError(
+            f"{type(solver).__name__} is for equations of several parts or with noise; expected a "
+            "solver for dy/dt = f, such as diffrax.Tsit5()."
+        )
+
+
+def check_progress_meter(meter: Any) -> None:
+    if not isinstance(meter, diffrax.AbstractProgressMeter):
+        raise TypeError(
+            f"progress_meter={meter!r}; expected one of diffrax's, such as "
+            "diffrax.TextProgressMeter()."
+        )
+
+
+# Of equal steps in one interval. More take minutes, and their rounding errors outweigh what the
+# last ones gain.
+MOST_STEPS = 10**8
+
+
+def check_steps(steps: Any, max_steps: Any, controller: Any, dt0: Any) -> None:
+    if not is_whole(max_steps) or max_steps < 1:
+        raise ValueError(
+            f"max_steps={max_steps!r}; expected a whole number, at least 1: memory is set aside "
+            "for so many."
+        )
+    if max_steps > MOST_COUNT:
+        raise ValueError(
+            f"max_steps={shown(max_steps)}; expected at most {MOST_COUNT:,}: steps are counted in "
+            "32 bits."
+        )
+    if dt0 is not None and not is_traced(dt0) and not (is_number(dt0) and dt0 > 0):
+        raise ValueError(
+            f"dt0={dt0!r}; expected one positive number, the length of the first step. Leave it "
+            "out to have it found."
+        )
+    if steps is None:
+        return
+    if not is_whole(steps) or steps < 1:
+        raise ValueError(
+            f"steps={steps!r}; expected a whole number of equal steps an interval, at least 1. For "
+            "adaptive steps leave it out."
+        )
+    if steps > MOST_STEPS:
+        raise ValueError(
+            f"steps={shown(steps)}; expected at most {MOST_STEPS:,} in each interval. Fewer of a "
+            "solver of higher order do better, such as diffrax.Dopri8()."
+        )
+    given = "stepsize_controller" if controller is not None else "dt0"
+    if controller is not None or dt0 is not None:
+        raise ValueError(
+            f"Got steps={steps} and {given}: equal steps need no control. Leave one of the two out."
+        )
+
+
+def without_times(controller: Any) -> tuple[Any, Any, Any]:
+    """A controller without the times of `diffrax.ClipStepSizeController`, its `step_ts` and its
+    `jump_ts`: jumps become breakpoints, and steps are clipped together with the intervals."""
+    if not isinstance(controller, diffrax.ClipStepSizeController):
+        return controller, None, None
+    if controller.store_rejected_steps is not None:
+        raise ValueError(
+            f"ClipStepSizeController has store_rejected_steps={controller.store_rejected_steps}, "
+            "which is for noise: an equation without noise does not need it. Leave it out."
+        )
+    inner, step_ts, jump_ts = without_times(controller.controller)
+    return (
+        inner,
+        _joined(step_ts, controller.step_ts),
+        _joined(jump_ts, controller.jump_ts),
+    )
+
+
+def _joined(first: Any, second: Any) -> Any:
+    if first is None or second is None:
+        return second if first is None else first
+    xp = jnp if is_traced(first, second) else np
+    return xp.sort(xp.concatenate([first, second]))
+
+
+def checked_controller(
+    solver: diffrax.AbstractSolver, controller: Any, dt0: Any
+) -> diffrax.AbstractStepSizeController:
+    if controller is None:
+        controller = diffrax.PIDController(rtol=1e-5, atol=1e-7)
+    if not isinstance(controller, diffrax.AbstractStepSizeController):
+        raise TypeError(
+            f"stepsize_controller={controller!r}; expected one of diffrax's, such as "
+            "diffrax.PIDController(rtol=1e-5, atol=1e-7)."
+        )
+    _check_numbers_of(controller)
+    if isinstance(controller, diffrax.StepTo):
+        raise ValueError(
+            "StepTo counts its steps and would lose count where a breakpoint adds one. Use "
+            "diffrax.ClipStepSizeController(..., step_ts=...), or steps=K equal steps an interval."
+        )
+    if isinstance(controller, diffrax.ConstantStepSize):
+        if dt0 is None:
+            raise ValueError(
+                "ConstantStepSize needs the length of its steps: give dt0=..., or steps=K equal "
+                "steps an interval."
+            )
+        return ConstantSteps()
+    if not isinstance(solver, diffrax.AbstractAdaptiveSolver):
+        raise ValueError(
+            f"{type(solver).__name__} has no error estimate, so its steps cannot be adapted. Give "
+            "steps=K equal steps an interval, or use a solver such as diffrax.Tsit5()."
+        )
+    return controller.wrap(direction=1)
+
+
+# diffrax looks at these within the compiled program, if at all.
+_NOT_NEGATIVE = ("rtol", "atol", "dtmin", "dtmax", "safety", "factormin", "factormax")
+_NUMBERS = (*_NOT_NEGATIVE, "pcoeff", "icoeff", "dcoeff", "step_ts", "jump_ts")
+
+
+def _check_numbers_of(controller: Any) -> None:
+    inner = getattr(controller, "controller", None)
+    if isinstance(inner, diffrax.AbstractStepSizeController):
+        _check_numbers_of(inner)
+    for name in _NUMBERS:
+        for value in jax.tree.leaves(getattr(controller, name, None)):
+            if is_traced(value) and is_real(value):
+                continue
+            numbers = None if is_traced(value) else real_array(value)
+            negative = name in _NOT_NEGATIVE and numbers is not None and np.any(numbers < 0)
+            if numbers is None or negative or np.any(np.isnan(numbers)):
+                kind = "positive numbers" if name in _NOT_NEGATIVE else "numbers"
+                raise ValueError(
+                    f"{type(controller).__name__} got {name}={value!r:.60}; expected {kind}, such "
+                    "as diffrax.PIDController(rtol=1e-5, atol=1e-7)."
+                )
+
+
+def with_tolerances(solver: diffrax.AbstractSolver, controller: Any, dtype: Any):
+    """An implicit solver whose root finder takes its tolerances from the step-size control, as
+    `diffrax.diffeqsolve` arranges it. Equal steps cannot be shortened where diffrax's quick root
+    finder gives up after two iterations: they get a patient one."""
+    if not isinstance(solver, diffrax.AbstractImplicitSolver):
+        return solver
+    if isinstance(solver, diffrax.HalfSolver):
+        inner = with_tolerances(solver.solver, controller, dtype)
+        return eqx.tree_at(lambda s: s.solver, solver, inner)
+    finder = solver.root_finder
+    names = [n for n in ("rtol", "atol", "norm") if _is_placeholder(getattr(finder, n, None))]
+    if not names:
+        return solver
+    if not hasattr(controller, "rtol"):
+        tight = 1e-9 if dtype == jnp.float64 else 1e-5
+        return eqx.tree_at(lambda s: s.root_finder, solver, optx.Chord(rtol=tight, atol=tight))
+    return eqx.tree_at(
+        lambda s: [getattr(s.root_finder, n) for n in names],
+        solver,
+        [getattr(controller, n) for n in names],
+    )
+
+
+def _is_placeholder(value: Any) -> bool:
+    # diffrax names its placeholder so and does not export it.
+    return type(value).__name__ == "_UseStepSizeTol"
+
+
+def checked_gradient(
+    gradient: Any, delays: Sequence[Delay], solver: Any, controller: Any, saveat: Any, dtype: Any
+) -> Gradient:
+    """The gradient, with what the backward pass of `Adjoint` needs in place."""
+    if not isinstance(gradient, (Direct, Checkpointed, Adjoint)):
+        hint = f"{gradient.__name__}()" if isinstance(gradient, type) else "lagrax.Checkpointed()"
+        raise TypeError(
+            f"gradient={gradient!r}; expected Direct(), Checkpointed() or Adjoint(), such as "
+            f"{hint}."
+        )
+    if not isinstance(gradient, Adjoint):
+        return gradient
+    if any(isinstance(d, Lag) for d in delays):
+        raise ValueError(
+            f"Adjoint() has no equation for a Lag (delays {describe(delays)}): Theorem 2 is about "
+            "held states. Use gradient=Checkpointed(), which is exact."
+        )
+    if saveat.dense or any(sub.steps for sub in sub_saves(saveat)):
+        what = "dense output" if saveat.dense else "all steps"
+        raise ValueError(
+            f"saveat asks for {what}, to which Adjoint() has no gradient. Use "
+            "gradient=Checkpointed(), or save at times: SaveAt(ts=...)."
+        )
+    backward = solver if gradient.solver is None else gradient.solver
+    check_solver(backward)
+    if gradient.stepsize_controller is not None:
+        # Times to step to are those of the solve, and the backward pass has another clock.
+        inner, _, _ = without_times(gradient.stepsize_controller)
+        controller = checked_controller(backward, inner, None)
+    elif isinstance(controller, ConstantSteps):
+        raise ValueError(
+            "Adjoint() cannot go back in steps of dt0. Give it a control of its own, "
+            "Adjoint(stepsize_controller=diffrax.PIDController(...)), or use steps=K equal steps."
+        )
+    elif controller is not None:
+        checked_controller(backward, controller, None)
+    return Adjoint(with_tolerances(backward, controller, dtype), controller)
+
+
+def check_saveat(saveat: Any, t0: Any, t1: Any, dtype: Any) -> None:
+    if not isinstance(saveat, diffrax.SaveAt):
+        raise TypeError(
+            f"saveat={saveat!r}; expected diffrax.SaveAt(...), such as diffrax.SaveAt(ts=times)."
+        )
+    for name in ("solver_state", "controller_state", "made_jump"):
+        if getattr(saveat, name):
+            raise ValueError(
+                f"saveat has {name}=True, and lagrax does not save that: a solve goes on from a "
+                "state and its past, `y0=earlier.evaluate`, not from within a step."
+            )
+    for sub in sub_saves(saveat):
+        if sub.steps and sub.ts is not None:
+            raise ValueError(
+                "saveat has both `ts` and `steps`. Save them apart: "
+                "SaveAt(subs=[SubSaveAt(ts=...), SubSaveAt(steps=True)])."
+            )
+        if sub.ts is None or (is_traced(sub.ts) and is_real(sub.ts)):
+            continue
+        ts = None if is_traced(sub.ts) else real_array(sub.ts)
+        if ts is None:
+            raise ValueError(f"saveat.ts={sub.ts!r:.60}; expected a row of real times.")
+        _check_times(ts, t0, t1, dtype)
+
+
+def _check_times(ts: np.ndarray, t0: Any, t1: Any, dtype: Any) -> None:
+    if ts.ndim != 1 or np.isnan(ts).any():
+        raise ValueError(
+            f"saveat.ts has shape {ts.shape} and {np.isnan(ts).sum()} NaN; expected a row of times."
+        )
+    if np.any(np.diff(ts) < 0):
+        first = int(np.argmax(np.diff(ts) < 0))
+        raise ValueError(
+            f"saveat.ts is not sorted: {ts[first]} comes before {ts[first + 1]}. Sort it."
+        )
+    if is_traced(t0, t1):
+        return
+    slack = 8 * float(jnp.finfo(dtype).eps) * max(abs(float(t0)), abs(float(t1)))
+    outside = ts[(ts < float(t0) - slack) | (ts > float(t1) + slack)]
+    if outside.size:
+        raise ValueError(
+            f"saveat.ts has {outside.size} times outside the span [{t0}, {t1}], such as "
+            f"{outside[0]}. Drop them, or widen the span."
+        )

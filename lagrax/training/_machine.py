@@ -1,0 +1,93 @@
+"""What a result was computed with: versions, device, commit."""
+
+import importlib
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+
+# What lagrax computes, trains, draws and talks with; the extra that brings it, if one does.
+PACKAGES = {
+    "jax": None,
+    "jaxlib": None,
+    "diffrax": None,
+    "equinox": None,
+    "numpy": None,
+    "filelock": "train",
+    "optax": "train",
+    "safetensors": "train",
+    "rich": "train",
+    "tensorboardX": "train",
+    "matplotlib": "plot",
+    "plotly": "plot",
+    "typer": "cli",
+    "dash": "explore",
+    "ray": "ray",
+}
+
+
+class MissingExtra(ImportError):
+    """An optional package is not installed; the message names the extra that brings it."""
+
+
+def load(module: str) -> Any:
+    """An optional module, where it is needed; its absence names the extra that brings it."""
+    package = module.partition(".")[0]
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        extra = PACKAGES[package]
+        raise MissingExtra(f'This needs {package}: pip install "lagrax[{extra}]"') from error
+
+
+def versions() -> dict[str, str | None]:
+    """The versions of lagrax and of what it uses; None for what is not installed."""
+    # Not from the metadata, which a source tree on PYTHONPATH does not have.
+    return {"lagrax": sys.modules["lagrax"].__version__} | {p: _version(p) for p in PACKAGES}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def commit() -> str | None:
+    """The commit of lagrax's own source, if it runs from a git checkout; "+" marks changes."""
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists():
+        return None
+    head = _git(root, "rev-parse", "--short=12", "HEAD")
+    if head is None:
+        return None
+    return head + (
+        "+" if _git(root, "status", "--porcelain", "--", "lagrax", "reproduction") else ""
+    )
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    command = ["git", "-C", str(root), *arguments]
+    try:
+        run = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return run.stdout.strip()
+
+
+def describe() -> dict[str, Any]:
+    """All of it, as JSON."""
+    devices = jax.devices()
+    return {
+        "versions": {name: version for name, version in versions().items() if version},
+        "commit": commit(),
+        "python": platform.python_version(),
+        "device": f"{len(devices)} x {devices[0].device_kind}",
+        "cores": os.cpu_count(),
+        "system": f"{platform.system()} {platform.machine()}",
+    }

@@ -1,0 +1,127 @@
+"""The paper's image classifiers, by name, with the filters and sizes of its tables."""
+
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import equinox as eqx
+import jax
+from jax.typing import DTypeLike
+from jaxtyping import PRNGKeyArray
+
+from lagrax.nn import (
+    NDDE,
+    NODE,
+    NPCDDE,
+    UNPCDDE,
+    AbstractLayer,
+    Classifier,
+    Conv,
+    Head,
+    parameter_count,
+)
+from lagrax.nn._checks import check_key
+
+_SHAPES = {"mnist": (28, 28, 1), "cifar10": (32, 32, 3), "svhn": (32, 32, 3)}
+
+# The filters of the paper's parameter table: for images of one channel, of three channels.
+_FILTERS = {
+    "NODE": (92, 92),
+    "NDDE": (92, 92),
+    "NPCDDE2": (91, 91),
+    "UNPCDDE2": (64, 64),
+    "NPCDDE3": (91, 91),
+    "UNPCDDE3": (52, 52),
+    "NPCDDE5": (91, 91),
+    "UNPCDDE5": (40, 40),
+    "A1+NODE": (87, 86),
+    "A1+NDDE": (86, 85),
+    "A1+NPCDDE5": (86, 84),
+    "A1+UNPCDDE5": (38, 37),
+    "A2+NODE": (81, 79),
+    "A2+NDDE": (81, 78),
+    "A2+NPCDDE5": (80, 77),
+    "A2+UNPCDDE5": (35, 34),
+    "A4+NODE": (70, 63),
+    "A4+NDDE": (69, 62),
+    "A4+NPCDDE5": (68, 61),
+    "A4+UNPCDDE5": (30, 26),
+}
+
+# From the number of intervals and a maker of fields (history, number of the field) to a layer.
+_FAMILIES: dict[str, Callable[..., AbstractLayer]] = {
+    "NODE": lambda n, make, **options: NODE(make(0, 0), **options),
+    "NDDE": lambda n, make, **options: NDDE(make(1, 0), **options),
+    "NPCDDE": lambda n, make, **options: NPCDDE(make(n, 0), n, **options),
+    "UNPCDDE": lambda n, make, **options: UNPCDDE([make(k + 1, k) for k in range(n)], **options),
+}
+
+
+def paper_models() -> tuple[str, ...]:
+    """The names of the paper's image models, in the order of its tables."""
+    return tuple(_FILTERS)
+
+
+def paper_filters(name: str, data: str) -> int:
+    """How many filters the paper gives the model `name` on the images `data`."""
+    for what, value, choices in (("model", name, _FILTERS), ("data set", data, _SHAPES)):
+        if value not in choices:
+            raise ValueError(f"No {what} {value!r} in the paper; it has {', '.join(choices)}.")
+    return _FILTERS[name][_SHAPES[data][-1] == 3]
+
+
+def paper_intervals(name: str) -> int:
+    """How many intervals the model `name` has between its knots."""
+    return _parsed(name)[2]
+
+
+def _parsed(name: str) -> tuple[int, str, int]:
+    """Augmented channels, family and intervals, from a name such as A2+UNPCDDE5."""
+    match = re.fullmatch(r"(?:A(\d)\+)?([A-Z]+)(\d?)", name) if name in _FILTERS else None
+    if match is None:
+        raise ValueError(f"No model {name!r} in the paper; it has {', '.join(_FILTERS)}.")
+    return int(match[1] or 0), match[2], int(match[3] or 1)
+
+
+def paper_model(
+    name: str,
+    data: str,
+    *,
+    key: PRNGKeyArray,
+    compute_dtype: DTypeLike | None = None,
+    pad_to: int | None = None,
+    **options: Any,
+) -> Classifier:
+    """One of the paper's image classifiers: `paper_model("A2+UNPCDDE5", "cifar10", key=key)`.
+
+    `data` is mnist, cifar10 or svhn: images (..., height, width, channels) of floats in [0, 1].
+    `compute_dtype` and `pad_to` go to the fields (`Conv`), `options` to the layer (`Flow`): with
+    none the steps are adaptive, as in the paper; `steps=1, solver=diffrax.Midpoint()` is several
+    times faster.
+    """
+    filters = paper_filters(name, data)
+    check_key("paper_model", key)
+    p, family, n = _parsed(name)
+    height, width, channels = _SHAPES[data]
+    keys = jax.random.split(key, n + 1)
+
+    def make(history, number):
+        return Conv(
+            channels + p,
+            filters,
+            history=history,
+            compute_dtype=compute_dtype,
+            pad_to=pad_to,
+            key=keys[number],
+        )
+
+    flow = _FAMILIES[family](n, make, augment=p, **options)
+    return Classifier(flow, Head((height, width, channels + p), key=keys[n]))
+
+
+@cache
+def paper_size(name: str, data: str) -> dict[str, int]:
+    """The `filters` and `params` of the model `name` on the images `data`, without making it."""
+    model = eqx.filter_eval_shape(paper_model, name, data, key=jax.random.key(0))
+    return {"filters": paper_filters(name, data), "params": parameter_count(model)}

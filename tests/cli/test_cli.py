@@ -1,0 +1,406 @@
+"""The command `lagrax`, as a user types it."""
+
+import csv
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import scipy.integrate
+
+import lagrax
+from lagrax import __main__
+from lagrax._cli import app as cli, simulate as simulating
+from reproduction import read_result
+
+COMMAND = [sys.executable, "-m", "lagrax"]
+
+
+def test_version_agrees_with_the_package(lagrax_command):
+    assert lagrax_command("--version") == (0, f"lagrax {lagrax.__version__}\n", "")
+
+
+def test_help_names_every_command(lagrax_command):
+    code, out, _ = lagrax_command("--help")
+    assert code == 0
+    for name in ("reproduce", "simulate", "analyse", "explore", "fit", "models", "report", "info"):
+        assert name in out
+    assert "\x1b" not in out
+
+
+# --- models, info ---------------------------------------------------------------------------------
+
+
+def test_models_are_the_paper_s(lagrax_command):
+    code, out, _ = lagrax_command("models", "--json")
+    rows = json.loads(out)
+    assert code == 0
+    assert len(rows) == 60
+    assert set(rows[0]) == {"dataset", "model", "filters", "params"}
+    tables = json.loads(Path(cli.__file__).with_name("paper").joinpath("tables.json").read_text())
+    for row in rows:
+        published = tables["filters_and_parameters"][row["model"]][row["dataset"]]
+        assert {"filters": row["filters"], "params": row["params"]} == published
+    code, out, _ = lagrax_command("models")
+    assert re.search(r"cifar10 +UNPCDDE5 +40 +\d+,\d+\n", out)
+
+
+def test_info(lagrax_command, monkeypatch):
+    code, out, _ = lagrax_command("info", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["versions"]["jax"] == jax.__version__
+    assert found["devices"][0].startswith("cpu")
+    versions = cli._machine.versions()
+    monkeypatch.setattr(cli._machine, "versions", lambda: versions | {"plotly": None})
+    code, out, _ = lagrax_command("info")
+    assert re.search(r'plotly +absent; pip install "lagrax\[plot\]"', out)
+
+
+def test_an_absent_extra_is_named(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "lagrax.cli", None)
+    monkeypatch.delitem(sys.modules, "typer")
+    monkeypatch.setitem(sys.modules, "typer", None)
+    monkeypatch.delitem(sys.modules, "lagrax.cli")
+    monkeypatch.setattr(sys, "argv", ["lagrax", "models"])
+    assert __main__.main() == 2
+    assert 'The command needs typer: pip install "lagrax[cli]"' in capsys.readouterr().err
+    monkeypatch.setattr(sys, "argv", ["lagrax", "--version"])
+    assert __main__.main() == 0
+    assert capsys.readouterr().out == f"lagrax {lagrax.__version__}\n"
+
+
+# --- simulate -------------------------------------------------------------------------------------
+
+
+def read_csv(path):
+    with path.open() as file:
+        rows = list(csv.reader(file))
+    return rows[0], np.array(rows[1:], float)
+
+
+def test_the_curve_goes_through_its_knots(lagrax_command, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(simulating, "draw", lambda figure, path: drawn.append(figure))
+    options = ["--a", "3.32", "--tau", "1.12", "--t1", "30"]
+    code, *_ = lagrax_command("simulate", "population", *options)
+    assert code == 0
+    line, knots = drawn[0].panels[0].marks
+    on_the_line = dict(zip(np.asarray(line.x).tolist(), np.asarray(line.y).tolist(), strict=True))
+    assert len(knots.x) > 20
+    for t, x in zip(np.asarray(knots.x).tolist(), np.asarray(knots.y).tolist(), strict=True):
+        assert on_the_line[t] == pytest.approx(x, abs=1e-4)
+    assert np.all(np.diff(line.x) >= 0)
+
+
+def test_simulate_population(lagrax_command, tmp_path):
+    line = "simulate population --a 2.5 --t1 7 --y0 0.3 --samples 71 --out x.png --csv x.csv"
+    code, out, err = lagrax_command(*line.split())
+    assert (code, err) == (0, "")
+    assert f"Wrote {tmp_path / 'x.png'}" in out
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+    header, table = read_csv(tmp_path / "x.csv")
+    assert header == ["t", "x"]
+    x, expected = 0.3, []
+    for _ in range(7):
+        expected += [x * np.exp(2.5 * (1 - x) * s / 10) for s in range(10)]
+        x *= np.exp(2.5 * (1 - x))
+    np.testing.assert_allclose(table[:, 0], np.arange(71) / 10, rtol=1e-6)
+    np.testing.assert_allclose(table[:, 1], [*expected, x], rtol=1e-4)
+
+
+def test_simulate_a_population_with_a_lag(lagrax_command, tmp_path):
+    line = "simulate population --a 0.9 --lag 1 --t1 6 --samples 7 --csv x.csv"
+    assert lagrax_command(*line.split())[0] == 0
+    x = [0.5, 0.5]
+    for _ in range(6):
+        x.append(x[-1] * np.exp(0.9 * (1 - x[-2])))
+    np.testing.assert_allclose(read_csv(tmp_path / "x.csv")[1][:, 1], x[1:], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "parameters", "t1"),
+    [
+        ("--lag 1", {"lag": 1}, 30),
+        ("--lag 2 --a 2", {"lag": 2, "a": 2.0}, 20),
+        ("--a 6", {"a": 6.0}, 20),
+        ("--a 8", {"a": 8.0}, 20),
+    ],
+)
+def test_what_grows_again_from_a_deep_trough(lagrax_command, tmp_path, options, parameters, t1):
+    line = f"simulate population {options} --t1 {t1} --samples {10 * t1 + 1} --csv x.csv"
+    assert lagrax_command(*line.split())[0] == 0
+    ts, xs = read_csv(tmp_path / "x.csv")[1].T
+    assert xs.min() < 1e-12
+    with jax.enable_x64(True):
+        exact = lagrax.systems.Population(**parameters).solution(np.arange(10 * t1 + 1) / 10)
+    np.testing.assert_allclose(ts, np.arange(10 * t1 + 1) / 10, rtol=1e-8)
+    np.testing.assert_allclose(xs, exact, rtol=1e-7)
+
+
+def test_a_trough_below_any_number(lagrax_command, tmp_path):
+    line = "simulate population --lag 3 --a 2 --t1 800 --samples 801 --csv x.csv"
+    code, out, err = lagrax_command(*line.split())
+    assert (code, err) == (0, "")
+    assert "Written as 0 where it is positive, but smaller than any number" in out
+    logs = [np.log(0.5)] * 4
+    for _ in range(800):
+        logs.append(logs[-1] + 2 * (1 - np.exp(logs[-4])))
+    xs, exact = read_csv(tmp_path / "x.csv")[1][:, 1], np.exp(logs[3:])
+    gone = np.flatnonzero(xs == 0)[0]
+    assert xs[gone:].max() > 1  # It grows again.
+    np.testing.assert_allclose(xs, exact, rtol=1e-6, atol=1e-307)
+
+
+def hutchinson_in_steps(a, t1):
+    """The logarithm of the solution at 0, 0.1, ..., by SciPy, from lag to lag."""
+    past, start, logs = lambda t: [np.log(0.5)], np.log(0.5), [np.log(0.5)]
+    for k in range(t1):
+        tight = {"method": "DOP853", "rtol": 1e-11, "atol": 1e-11, "max_step": 0.05}
+        field = lambda t, y, past=past: [a * (1 - np.exp(past(t - 1)[0]))]
+        step = scipy.integrate.solve_ivp(field, (k, k + 1), [start], dense_output=True, **tight)
+        past, start = step.sol, step.y[0, -1]
+        logs += step.sol(k + np.arange(1, 11) / 10)[0].tolist()
+    return np.array(logs)
+
+
+@pytest.mark.parametrize(("a", "t1"), [(3.5, 60), (4.0, 40), (5.0, 40)])
+def test_simulate_a_lag_with_sharp_peaks(lagrax_command, tmp_path, a, t1):
+    line = f"simulate hutchinson --a {a} --t1 {t1} --samples {10 * t1 + 1} --csv x.csv"
+    code, _, err = lagrax_command(*line.split())
+    assert (code, err) == (0, "")
+    xs = read_csv(tmp_path / "x.csv")[1][:, 1]
+    assert xs.min() < 2e-11
+    np.testing.assert_allclose(xs, np.exp(hutchinson_in_steps(a, t1)), rtol=1e-5)
+
+
+def test_mackey_glass_from_almost_nothing(lagrax_command, tmp_path):
+    line = "simulate mackey-glass --y0 1e-30 --t1 17 --samples 18 --csv x.csv"
+    assert lagrax_command(*line.split())[0] == 0
+    # While the past is constant, x′ = β x0 - γ x.
+    expected = 1e-30 * (2 - np.exp(-0.1 * np.arange(18)))
+    np.testing.assert_allclose(read_csv(tmp_path / "x.csv")[1][:, 1], expected, rtol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("line", "last"),
+    [
+        ("population --y0 0", 0.0),
+        ("population --y0 -0.5 --a 1 --t1 1", -0.5 * np.exp(1.5)),
+        ("hutchinson --y0 -0.5 --a 1 --t1 1", -0.5 * np.exp(1.5)),
+    ],
+)
+def test_starts_that_are_not_positive(lagrax_command, tmp_path, line, last):
+    code, out, _ = lagrax_command("simulate", *line.split(), "--csv", "x.csv")
+    assert code == 0
+    assert "Written as 0" not in out
+    np.testing.assert_allclose(read_csv(tmp_path / "x.csv")[1][-1, 1], last, rtol=1e-7)
+
+
+def test_a_state_that_may_become_negative(lagrax_command):
+    code, out, _ = lagrax_command("simulate", "mackey-glass", "--beta", "-0.2", "--json")
+    assert code == 0
+    assert json.loads(out)["final"][0] < 0
+
+
+def test_samples_have_the_digits_that_are_known(lagrax_command, tmp_path):
+    line = "simulate population --t1 1 --samples 11 --csv x.csv"
+    assert lagrax_command(*line.split())[0] == 0
+    rows = (tmp_path / "x.csv").read_text().splitlines()
+    assert rows[1] == "0,0.5"
+    assert rows[4] == f"0.3,{0.5 * np.exp(0.48):.9g}"
+
+
+@pytest.mark.parametrize("name", lagrax.systems.SYSTEMS)
+def test_simulate_every_system(lagrax_command, tmp_path, name):
+    code, out, _ = lagrax_command("simulate", name, "--t1", "5", "--json")
+    answer = json.loads(out)
+    assert code == 0
+    assert answer["files"] == [str(tmp_path / f"{name}.png")]
+    assert np.all(np.isfinite(answer["final"]))
+    assert answer["t1"] == 5
+
+
+def test_simulate_csv_alone_draws_nothing(lagrax_command, tmp_path):
+    assert lagrax_command("simulate", "linear", "--csv", "y.csv")[0] == 0
+    assert [p.name for p in tmp_path.iterdir()] == ["y.csv"]
+    header, table = read_csv(tmp_path / "y.csv")
+    assert header == ["t", "x1", "x2"]
+    assert table.shape == (401, 3)
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("reproduce nothing", "No experiment 'nothing'; there are multiples, annuli, population"),
+        ("reproduce multiples --seeds 0", "'--seeds': Input should be greater than or equal to 1"),
+        ("reproduce multiples --seeds many", "'--seeds': Input should be a valid integer"),
+        ("reproduce", "Missing argument"),
+        ("reproduce nothing --epochs 3", "No experiment 'nothing'; there are multiples, annuli"),
+        ("reproduce multiples --epochs 3", "--epochs is for images alone: leave it out with mult"),
+        ("reproduce all --dataset mnist", "--dataset is for images alone: leave it out with all"),
+        ("reproduce all --rtol 0", "--rtol is for images alone"),
+        ("reproduce images --dataset mnst", "No data set 'mnst' in the paper; it has"),
+        ("reproduce images --model RESNET", "No model 'RESNET' in the paper; it has"),
+        ("reproduce images --solver rk4", "No solver 'rk4': choose one of euler"),
+        ("reproduce images --precision f8", "No precision 'f8': choose one of f16"),
+        ("reproduce images --steps 2 --rtol 1e-3", "steps=2 and rtol=0.001: give one of them"),
+        ("reproduce images --rtol 0", "rtol=0.0: expected a positive"),
+        ("reproduce images --solver euler --rtol 1e-3", "euler does not estimate its error"),
+        ("reproduce images --steps 0", "'--steps': Input should be greater than or equal to 1"),
+        ("report", "Missing argument"),
+        ("report absent", "absent is no folder: run `lagrax reproduce` first"),
+        ("report .", "holds no result.json"),
+        ("simulate nothing", "No such command 'nothing'"),
+        ("simulate population --b 3", "No such option: --b"),
+        ("simulate population --a much", "'--a': Input should be a valid number"),
+        ("simulate population --tau 0", "tau=0.0; expected a positive"),
+        ("simulate population --t1 -1", "--t1 -1: expected a positive"),
+        ("simulate population --t1 nan", "--t1 nan: expected a positive"),
+        ("simulate population --t1 1e9", "1e+09 intervals; expected at most 1,000,000"),
+        (
+            "simulate population --samples 1",
+            "'--samples': Input should be greater than or equal to 2",
+        ),
+        ("simulate population --y0 1,2", "--y0 1,2: expected one number"),
+        ("simulate linear --y0 1", "--y0 1: expected 2 numbers"),
+        ("simulate mackey-glass --y0 -1", "--y0 -1: expected a positive number"),
+        ("simulate mackey-glass --y0 0 --n 9.65", "--y0 0: expected a positive number"),
+        ("simulate linear --y0 1,x", "--y0 1,x: expected 2 numbers"),
+        ("simulate population --out x.txt", "--out x.txt: expected a name that ends in .png"),
+        ("simulate population --out x.png --csv x.png", "are both x.png: give two names"),
+        ("models --jsn", "No such option: --jsn"),
+        ("nothing", "No such command 'nothing'"),
+    ],
+)
+def test_bad_input_gets_one_sentence(lagrax_command, tmp_path, line, sentence):
+    code, out, err = lagrax_command(*line.split())
+    assert (code, out) == (2, "")
+    assert sentence in err
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "until", "remedy"),
+    [
+        (
+            "population --a -50 --y0 1e9",
+            r"1\.3\d*e-08",
+            "an earlier --t1, or change --y0, --a, --tau, --lag.",
+        ),
+        ("population --y0 -1e300", "0", "too fast. Change --y0, --a, --tau, --lag."),
+        ("hutchinson --y0 -0.5", r"2\.8\d*", "an earlier --t1, or change --y0, --a, --tau."),
+        ("held-oscillator --omega 1e6", r"0\.0\d*", "--y0, --omega, --zeta, --k, --tau."),
+    ],
+)
+def test_a_failing_solve_is_told(lagrax_command, tmp_path, line, until, remedy):
+    code, out, err = lagrax_command("simulate", *line.split())
+    assert (code, out) == (1, "")
+    assert re.match(rf"The solution can be followed until t = {until}: ", err)
+    assert remedy in err
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written(lagrax_command, tmp_path):
+    (tmp_path / "file").write_text("")
+    code, _, err = lagrax_command("simulate", "population", "--out", "file/x.png")
+    assert code == 1
+    assert "file" in err
+
+
+# --- reproduce, report ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("package", ["matplotlib", "plotly"])
+@pytest.mark.parametrize("name", ["multiples", "images"])
+def test_what_draws_is_asked_for_before_training(
+    lagrax_command, monkeypatch, tmp_path, package, name
+):
+    monkeypatch.setitem(sys.modules, package, None)
+    for module in list(sys.modules):
+        if module.startswith(f"{package}."):
+            monkeypatch.delitem(sys.modules, module)
+    code, out, err = lagrax_command("reproduce", name, "--quick", "--out", "runs")
+    assert (code, out, err) == (2, "", f'This needs {package}: pip install "lagrax[plot]"\n')
+    assert not (tmp_path / "runs").exists()
+
+
+def test_reproduce_then_report(lagrax_command, tmp_path):
+    code, out, _ = lagrax_command("reproduce", "multiples", "--quick", "--json", "--out", "runs")
+    (answer,) = json.loads(out)
+    assert code == 0
+    assert answer["experiment"] == "multiples"
+    assert {"claim", "value", "bar", "holds"} <= set(answer["claims"][0])
+    assert {"title", "columns", "rows", "note"} <= set(answer["tables"][0])
+    assert Path(answer["report"]) == tmp_path / "runs/report.html"
+    result = read_result(tmp_path / "runs/multiples-quick")
+    assert result.quick
+    code, out, err = lagrax_command("reproduce", "multiples", "--quick", "--out", "runs")
+    assert code == 0
+    assert "holds: " in out
+    assert f"Report: {tmp_path / 'runs/report.html'}" in out
+    assert "\x1b" not in out + err
+    code, out, _ = lagrax_command("report", "runs", "--out", "page.html", "--json")
+    assert code == 0
+    page = (tmp_path / "page.html").read_text()
+    assert Path(json.loads(out)["report"]).name == "page.html"
+    assert result.claims[0].claim.split(":")[0][:20] in page
+    assert lagrax_command("report", "runs")[1] == f"Report: {tmp_path / 'report.html'}\n"
+
+
+def test_a_damaged_neighbour_does_not_hide_a_result(lagrax_command, tmp_path):
+    (tmp_path / "runs/old").mkdir(parents=True)
+    (tmp_path / "runs/old/result.json").write_text("{")
+    code, out, err = lagrax_command("reproduce", "multiples", "--quick", "--out", "runs")
+    assert code == 0
+    assert "holds: " in out
+    assert "Left out of the report: " in err
+    assert (tmp_path / "runs/report.html").exists()
+
+
+@pytest.mark.parametrize(("name", "t1"), [("population", "20000"), ("mackey-glass", "5000")])
+def test_a_long_simulation(lagrax_command, name, t1):
+    code, _, err = lagrax_command("simulate", name, "--t1", t1, "--csv", "x.csv")
+    assert (code, err) == (0, "")
+
+
+def test_images_that_are_not_there(lagrax_command, tmp_path):
+    code, out, err = lagrax_command("reproduce", "images", "--quick", "--data", "absent")
+    assert (code, out) == (2, "")
+    assert err == "Reading MNIST\nabsent is no folder: name one that holds MNIST.\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_system_has_its_summary(lagrax_command):
+    _, out, _ = lagrax_command("simulate", "--help")
+    assert cli.SUMMARIES.keys() == lagrax.systems.SYSTEMS.keys()
+    assert "$" not in out
+
+
+def test_other_settings_are_refused(lagrax_command):
+    line = ["reproduce", "multiples", "--quick", "--out", "runs"]
+    assert lagrax_command(*line)[0] == 0
+    code, _, err = lagrax_command(*line, "--seeds", "3")
+    assert code == 2
+    assert "--no-resume" in err
+
+
+def test_interrupted_it_says_how_to_continue(tmp_path):
+    command = [*COMMAND, "reproduce", "population", "--quick", "--out", str(tmp_path)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    while not list(tmp_path.glob("*/*/metrics.jsonl")) and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate()
+    assert process.returncode == 130, err
+    assert err.splitlines()[-1].startswith("Stopped. The same command again continues")
+    assert "Traceback" not in err
+    assert "\x1b" not in out + err

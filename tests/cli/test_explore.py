@@ -1,0 +1,794 @@
+"""The page of `lagrax explore`: what it computes, whom it answers, and what a browser shows."""
+
+import base64
+import contextlib
+import io
+import itertools
+import json
+import math
+import os
+import re
+import signal
+import socket
+import stat
+import statistics
+import subprocess
+import sys
+import threading
+import time
+import urllib.parse
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import matplotlib.image
+import numpy as np
+import pytest
+import test_page
+
+from lagrax import analysis, systems
+from lagrax._cli.analyse import held_systems, parameters_of
+from lagrax._cli.explore import HOST, from_address, make_page_server, to_address
+from lagrax._cli.explore_sliders import ExploreError, place, subjects
+from lagrax._cli.explore_view import diagram, marker, view
+
+POPULATION = {"a": 2.2, "tau": 0.9, "lag": 0, "start": 0.4}
+
+
+def line(drawing, number=0):
+    trace = drawing["data"][number]
+    return np.array(trace["x"], float), np.array(trace["y"], float)
+
+
+# --- sliders --------------------------------------------------------------------------------------
+
+
+def test_every_system_has_its_sliders():
+    assert list(subjects()) == list(systems.SYSTEMS)
+    for name, subject in subjects().items():
+        lag = {"lag"} if name == "population" else set()
+        assert {s.name for s in subject.sliders} == parameters_of(name).keys() | lag | {"start"}
+        for slider in subject.sliders:
+            assert slider.low < slider.high
+            assert slider.clipped(slider.value) == slider.value
+        assert place(name, {}).values == subject.values
+
+
+def test_values_are_moved_into_the_range():
+    asked = {"a": 1e9, "tau": -3, "lag": 1.7, "start": 0.3333}
+    assert place("population", asked).values == {"a": 4.0, "tau": 0.2, "lag": 2.0, "start": 0.33}
+    assert place("population", {"a": 10**200}).values["a"] == 4.0
+    assert place("population", {}, "tau").axis == "tau"
+    assert place("population", {}, ["lag"]).axis == "a"
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("nobody", {}, "No equation 'nobody': expected one of population, linear"),
+        (["population"], {}, "No equation"),
+        (None, {}, "No equation None"),
+        ("population", {"b": 1.0}, "population has no slider 'b': it has a, tau, lag, start"),
+        ("population", {"a": math.nan}, "a = nan: expected a finite number"),
+        ("population", {"a": math.inf}, "a = inf: expected a finite number"),
+        ("population", {"a": 10**400}, "a = 1000.*: expected a finite number"),
+        ("population", {"a": "2"}, "a = '2': expected a finite number"),
+        ("population", {"a": True}, "a = True: expected a finite number"),
+        ("population", {"a": [2.0]}, "a = .*: expected a finite number"),
+    ],
+)
+def test_anything_else_is_refused(name, values, message):
+    with pytest.raises(ExploreError, match=message):
+        place(name, values)
+
+
+def test_addresses_say_where_the_sliders_are():
+    here = place("held-oscillator", {"k": 0.5, "zeta": 0.25}, "zeta")
+    asked = from_address(to_address(here))
+    assert place(asked.pop("system"), {k: asked[k] for k in here.values}, asked["over"]) == here
+    assert from_address(None) == from_address("?" + "a=1&" * 1000) == {}
+
+
+# --- what is computed -----------------------------------------------------------------------------
+
+
+def test_population_is_shown_exactly(x64):
+    seen = view(place("population", POPULATION))
+    system = systems.Population(2.2, 0.9)
+    ts, xs = line(seen.trajectory)
+    assert (ts[0], ts[-1]) == (0.0, 30.0)
+    np.testing.assert_allclose(xs, system.solution(ts, 0.4), rtol=1e-3)  # ts has five digits
+    instants, knots = line(seen.trajectory, 1)
+    np.testing.assert_allclose(instants, 0.9 * np.arange(34), rtol=1e-4)
+    orbit = np.asarray(analysis.knot_map(system, 0.4).orbit(iterates=61))[:, 0]
+    np.testing.assert_allclose(knots, orbit[:34], rtol=1e-4)
+    assert seen.plane_title == "Cobweb of the knot map"
+    x, y = line(seen.plane, 1)
+    np.testing.assert_allclose([x[1::2], y[1::2]], [orbit[:-1], orbit[1:]], rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("a", "words"),
+    [
+        (1.5, r"From 0\.4 it settles at a fixed point, 1; stable.*\(largest multiplier −0\.5\)"),
+        (2.2, r"cycle that repeats after 2 knots, 0\.4971 → 1\.503; stable"),
+        (3.0, r"chaotic: it never repeats.*Largest Lyapunov exponent 0\.3"),
+    ],
+)
+def test_sentences_are_those_of_the_analysis(x64, a, words):
+    seen = view(place("population", {"a": a, "start": 0.4}))
+    assert re.search(words, seen.sentence), seen.sentence
+    if a < 3:
+        orbits = analysis.periodic_orbits(systems.Population(a), 1 if a < 2 else 2)
+        (stable,) = [orbit for orbit in orbits if orbit.stability == "stable"]
+        said = float(re.search(r"multiplier (.*)\)", seen.sentence)[1].replace("−", "-"))
+        assert said == pytest.approx(stable.multipliers[0].real, abs=1e-4)
+        points = np.sort(np.asarray(stable.points)[:, 0])
+        np.testing.assert_allclose(np.sort(seen.here), points, rtol=1e-8)
+    else:
+        (exponent,) = analysis.lyapunov(systems.Population(a), 0.4)
+        said = float(re.search(r"exponent ([\d.]*\d)", seen.sentence)[1])
+        assert said == pytest.approx(float(exponent), abs=0.1)
+
+
+def test_a_lag_shows_successive_knots(x64):
+    seen = view(place("population", {"a": 0.8, "lag": 1, "start": 0.4}))
+    orbit = np.asarray(systems.Population(0.8, lag=1).solution(np.arange(61.0), 0.4))
+    np.testing.assert_allclose(line(seen.plane, 2), [orbit[:-1], orbit[1:]], rtol=1e-4)
+    assert "depends on 2 before it" in seen.sentence
+    assert "turning about it (largest multiplier of modulus 0.89443)" in seen.sentence
+
+
+def test_what_falls_out_of_floating_point_is_said():
+    seen = view(place("population", {"a": 4.0, "tau": 1.5, "lag": 1, "start": 2.0}))
+    assert "it falls so low that in floating point nothing is left of it" in seen.sentence
+
+
+def pixels(drawing):
+    """The states at each value of the parameter that the diagram's picture shows."""
+    (image,) = drawing["layout"]["images"]
+    content = base64.b64decode(image["source"].removeprefix("data:image/png;base64,"))
+    alpha = matplotlib.image.imread(io.BytesIO(content))[..., 3]
+    rows = image["y"] - (np.arange(len(alpha)) + 0.5) * image["sizey"] / len(alpha)
+    return [rows[column > 0] for column in alpha.T], image["sizey"] / len(alpha)
+
+
+def test_diagram_is_that_of_the_analysis(x64):
+    here = place("population", {"a": 2.2})
+    drawing = diagram(here, view(here).here)
+    states, cell = pixels(drawing)
+    values = np.linspace(0.2, 4.0, len(states))
+    expected = analysis.bifurcation(systems.Population, values, 0.5, keep=100, skip=400)
+    for shown, found in zip(states, np.asarray(expected.states)[:, :, 0], strict=True):
+        away = np.abs(shown[:, None] - found[None])
+        assert away.min(axis=1).max() <= 0.51 * cell
+        assert away.min(axis=0).max() <= 0.51 * cell
+    x, y = line(drawing, 1)
+    np.testing.assert_allclose(x, 2.2)
+    np.testing.assert_allclose(np.sort(y), [0.4971, 1.503], rtol=1e-3)
+
+
+def test_marker_is_all_that_follows_the_axis():
+    first, second = (place("population", {"a": a}) for a in (2.2, 2.3))
+    assert first.diagram_key == second.diagram_key
+    assert first.diagram_key != place("population", {"a": 2.2, "tau": 0.9}).diagram_key
+    assert first.diagram_key != place("population", {"a": 2.2}, "tau").diagram_key
+    moved = diagram(first, np.array([0.5]))
+    for trace, changed in zip(moved["data"], marker(second, np.array([0.6])), strict=True):
+        trace |= changed
+    assert moved == diagram(second, np.array([0.6]))
+
+
+def test_linear_systems_show_their_multipliers(x64):
+    here = place("linear", {"tau": 2.0, "start": -0.5})
+    seen = view(here)
+    system = systems.Linear(tau=2.0)
+    ts, xs = line(seen.trajectory)
+    np.testing.assert_allclose(xs, system.solution(ts, np.array([-0.5, 1.0]))[:, 0], atol=1e-3)
+    moduli = np.sort(np.abs(np.linalg.eigvals(system.knot_matrix)))[::-1]
+    np.testing.assert_allclose(seen.here, moduli, rtol=1e-9)
+    assert f"Largest multiplier of modulus {moduli[0]:.4g}" in seen.sentence
+    assert "two components" in seen.sentence
+    x, y = line(diagram(here, seen.here), -2)
+    for tau, largest in zip(x[::50], y[::50], strict=True):
+        expected = np.abs(np.linalg.eigvals(systems.Linear(tau=tau).knot_matrix)).max()
+        assert largest == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["digital-control", "held-oscillator"])
+def test_other_linear_systems(x64, name):
+    seen = view(place(name, {"tau": 0.5}))
+    system = systems.SYSTEMS[name](tau=0.5)
+    ts, xs = line(seen.trajectory)
+    np.testing.assert_allclose(xs, system.solution(ts)[:, 0], atol=2e-3)
+    assert name in held_systems()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "settles"), [("hutchinson", {"a": 1.0}), ("mackey-glass", {"n": 2})]
+)
+def test_lags_show_a_phase_plane(x64, name, settles):
+    import diffrax
+
+    import lagrax
+
+    here = place(name, {})
+    seen = view(here)
+    ts, xs = line(seen.trajectory)
+    system = systems.SYSTEMS[name]()
+    sol = lagrax.solve(
+        system,
+        0.0,
+        here.subject.t1,
+        system.y0.astype(float),
+        delays=system.delays,
+        stepsize_controller=diffrax.PIDController(rtol=1e-9, atol=1e-10),
+        max_steps=20_000,
+        saveat=diffrax.SaveAt(ts=jnp.asarray(ts)),
+    )
+    np.testing.assert_allclose(xs, sol.ys, atol=5e-3)
+    assert seen.plane_title == "Phase plane"
+    assert "It swings between" in seen.sentence
+    assert "no knot map and no cobweb" in seen.sentence
+    states, _ = pixels(diagram(here, seen.here))
+    assert len(states) == 80
+    assert all(len(shown) for shown in states)
+    assert "It settles at" in view(place(name, settles)).sentence
+
+
+# --- how fast -------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def compilations():
+    found = []
+    listen = lambda event, seconds, **_: found.append(event) if "backend_compile" in event else None
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield found
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def test_a_move_compiles_nothing_and_is_quick(unchecked):
+    def move(**values):
+        here = place("population", values)
+        began = time.perf_counter()
+        seen = view(here)
+        after = time.perf_counter()
+        diagram(here, seen.here)
+        return after - began, time.perf_counter() - began
+
+    moves = [
+        {"a": a, "tau": tau, "start": start}
+        for a, tau, start in itertools.product((1.5, 2.2, 2.6, 3.0, 3.9), (0.5, 1.2), (0.1, 1.5))
+    ]
+    with compilations() as warming:
+        for values in ({"a": 0.7}, {"a": 2.2}, {"a": 3.0}):
+            move(**values)
+        jnp.cosh(jnp.ones(13))
+    assert warming  # so they are counted at all
+    with compilations() as found:
+        seconds = [move(**values) for values in moves]
+    assert found == []
+    middle = [1e3 * statistics.median(times) for times in zip(*seconds, strict=True)]
+    print("one move: {:.0f} ms, with the diagram {:.0f} ms".format(*middle))
+    assert min(seconds)[0] < 0.1
+
+
+# --- whom it answers ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def page():
+    """The server, and the address of its page."""
+    made, address = make_page_server()
+    thread = threading.Thread(target=made.serve_forever)
+    thread.start()
+    yield made, address
+    made.shutdown()
+    thread.join()
+    made.server_close()
+
+
+@pytest.fixture(scope="module")
+def server(page):
+    return page[0]
+
+
+@pytest.fixture(scope="module")
+def token(page):
+    return re.fullmatch(r"http://127\.0\.0\.1:\d+/([\w-]{32,})/", page[1])[1]
+
+
+@pytest.fixture(scope="module")
+def ask(server, token):
+    """Asks the page's program, as a browser on its own page does unless told otherwise."""
+    client = server.app.test_client()
+    own = {"Host": f"{HOST}:{server.port}"}
+
+    def asking(path="/", method="GET", headers=(), below=f"/{token}", **more):
+        return client.open(f"{below}{path}", method=method, headers=own | dict(headers), **more)
+
+    return asking
+
+
+def payload(ask, asked, shown=None):
+    """A request for all pictures."""
+    dependencies = ask("/_dash-dependencies").get_json()
+    (output,) = [d["output"] for d in dependencies if "trajectory.figure" in d["output"]]
+    return {
+        "output": output,
+        "outputs": [
+            dict(zip(("id", "property"), part.split("."), strict=True))
+            for part in output.strip(".").split("...")
+        ],
+        "inputs": [{"id": "asked", "property": "data", "value": asked}],
+        "changedPropIds": ["asked.data"],
+        "state": [{"id": "shown", "property": "data", "value": shown}],
+    }
+
+
+def asked_for(values=POPULATION, system="population", axis="a"):
+    return {"sliders": [[system, name, value] for name, value in values.items()], "axis": axis}
+
+
+def update(ask, body, **more):
+    return ask("/_dash-update-component", "POST", json=body, **more)
+
+
+def test_it_binds_to_loopback_alone(server):
+    assert server.socket.getsockname() == ("127.0.0.1", server.port)
+    others = {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None)}
+    for address in others - {"127.0.0.1", "::1"}:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        with socket.socket(family) as stranger:
+            assert stranger.connect_ex((address, server.port)) != 0
+
+
+def test_own_browser_is_answered(ask, server):
+    assert ask().status_code == 200
+    assert ask(headers={"Host": f"localhost:{server.port}"}).status_code == 200
+    origin = {"Origin": f"http://{HOST}:{server.port}", "Sec-Fetch-Site": "same-origin"}
+    assert ask("/_dash-layout", headers=origin).status_code == 200
+    link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+    assert ask(headers=link).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "evil.example"},
+        {"Host": "evil.example:{port}"},
+        {"Host": "127.0.0.1"},
+        {"Host": "127.0.0.1:{port}.evil.example"},
+        {"Host": "localhost.evil.example:{port}"},
+        {"Host": ""},
+        {"Origin": "http://evil.example"},
+        {"Origin": "https://127.0.0.1:{port}"},
+        {"Origin": "http://127.0.0.1:1"},
+        {"Origin": "null"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "cors"},
+    ],
+)
+@pytest.mark.parametrize("path", ["/", "/_dash-layout", "/_dash-update-component", "/assets/x"])
+def test_strangers_are_refused(ask, server, path, headers):
+    headers = {key: value.format(port=server.port) for key, value in headers.items()}
+    for method in ("GET", "POST"):
+        answer = ask(path, method, headers)
+        assert answer.status_code == 403
+        assert answer.text == "This page answers its own machine alone.\n"
+
+
+OTHERS = ["", "/", "/wrong", "/{token}x", "/x{token}", "//{token}", "/%00", "/ä", "/{half}"]
+
+
+@pytest.mark.parametrize("below", OTHERS)
+@pytest.mark.parametrize(
+    "path", ["/", "/_dash-layout", "/_dash-dependencies", "/_dash-update-component", "/assets/x"]
+)
+def test_other_users_are_refused(ask, token, below, path):
+    """They can reach the port, and do not know the token."""
+    below = below.format(token=token, half=token[:16])
+    for method in ("GET", "POST", "HEAD", "OPTIONS"):
+        for more in ("", f"?token={token}"):
+            answer = ask(path + more, method, below=below, follow_redirects=True)
+            assert answer.status_code == 403
+            assert token not in answer.text
+            assert token not in str(answer.headers)
+    assert answer.text == "Open the whole address that `lagrax explore` has printed.\n"
+
+
+def test_each_page_has_a_token_of_its_own(page):
+    made, address = make_page_server()
+    made.server_close()
+    assert address.rstrip("/").rpartition("/")[2] not in page[1]
+
+
+def test_nothing_is_asked_of_others(ask):
+    page = ask()
+    assert re.search(r"(?i)https?:|//[a-z]", page.text) is None
+    assert '<html lang="en">' in page.text
+    sources = re.findall(r'(?:src|href)="([^"]*)"', page.text)
+    assert len(sources) > 5
+    assert all(re.match(r"/[^/]", source) for source in sources)
+    policy = page.headers["Content-Security-Policy"]
+    assert policy.startswith("default-src 'self'; script-src 'self' 'sha256-")
+    assert "unsafe-eval" not in policy
+    assert re.search(r"script-src[^;]*unsafe-inline", policy) is None
+    assert ask("/_mcp", "POST", json={}).status_code in (404, 405)
+
+
+def test_pictures_are_sent(ask):
+    answer = update(ask, payload(ask, asked_for())).get_json()["response"]
+    assert len(answer["trajectory"]["figure"]["data"]) == 2
+    assert answer["diagram"]["figure"]["layout"]["images"]
+    assert answer["link"]["href"].startswith("?system=population&a=2.2&tau=0.9")
+    shown = answer["shown"]["data"]
+    again = update(ask, payload(ask, asked_for(POPULATION | {"a": 2.3}), shown))
+    assert len(again.data) < 40_000
+    again = again.get_json()["response"]
+    patch = again["diagram"]["figure"]
+    assert patch["__dash_patch_update"]
+    assert {tuple(o["location"]) for o in patch["operations"]} == {
+        ("data", 0, "x"),
+        ("data", 1, "x"),
+        ("data", 1, "y"),
+    }
+    assert "shown" not in again
+
+
+def test_sliders_come_with_the_equation(ask):
+    dependencies = ask("/_dash-dependencies").get_json()
+    (output,) = [d["output"] for d in dependencies if "sliders.children" in d["output"]]
+    names = [part.split(".") for part in output.strip(".").split("...")]
+    body = {
+        "output": output,
+        "outputs": [{"id": i, "property": p} for i, p in names],
+        "changedPropIds": [],
+        "inputs": [
+            {"id": "system", "property": "value", "value": "population"},
+            {"id": "reset", "property": "n_clicks"},
+            {"id": "url", "property": "search", "value": "?system=linear&tau=2.5&over=tau"},
+        ],
+    }
+    answer = update(ask, body).get_json()["response"]
+    assert answer["system"]["value"] == "linear"
+    assert "2.5" in json.dumps(answer["sliders"]["children"])
+    body["inputs"][2]["value"] = "?system=nobody&tau=x"
+    assert update(ask, body).get_json()["response"]["system"]["value"] == "population"
+    body["inputs"][2]["value"] = "?system=linear"
+    body["changedPropIds"] = ["system.value"]
+    assert update(ask, body).get_json()["response"]["system"]["value"] == "population"
+
+
+HUGE = {"a": 1e308, "tau": 1e-308, "lag": 10**30, "start": -1e9}
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "message"),
+    [
+        (asked_for({"a": math.nan}), 400, "a = nan: expected a finite number"),
+        (asked_for({"a": "x" * 9000}), 400, "a = 'xxx"),
+        (asked_for({"a": 10**4000}), 400, "a = 1000"),
+        (asked_for(system="nobody"), 400, "No equation 'nobody'"),
+        (asked_for({"__class__": 1.0}), 400, "has no slider '__class__'"),
+        (asked_for(system={"a": 1}), 400, "cannot be answered"),
+        ({"sliders": 3, "axis": "a"}, 400, "cannot be answered"),
+        ({"sliders": [[1]], "axis": "a"}, 400, "cannot be answered"),
+        ({}, 400, "cannot be answered"),
+        ("text", 400, "cannot be answered"),
+        (None, 204, ""),
+        ({"sliders": [], "axis": "a"}, 204, ""),
+        (asked_for({"a": None}), 204, ""),
+        (asked_for(axis={"a": [1]}), 200, ""),
+        (asked_for({k: v / 1e9 for k, v in HUGE.items()}), 200, ""),
+    ],
+)
+def test_hostile_numbers(ask, asked, status, message):
+    answer = update(ask, payload(ask, asked))
+    assert answer.status_code == status
+    assert message in answer.text
+    assert len(answer.text) < 1000 or status == 200
+    assert "Traceback" not in answer.text
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"[]", b"3", b"null", b'{"output": "x"}', b'{"output": ["x"]}', b"[" * 50_000],
+)
+def test_hostile_requests(ask, body):
+    options = {"data": body, "content_type": "application/json"}
+    assert ask("/_dash-update-component", "POST", **options).status_code == 400
+    options["content_type"] = "text/plain"
+    assert ask("/_dash-update-component", "POST", **options).status_code in (400, 415)
+    assert ask("/_dash-update-component", "POST", data=b" " * 100_000).status_code in (
+        400,
+        413,
+        415,
+    )
+    assert ask("/assets/../exploring.py").status_code in (400, 404)
+    assert ask().status_code == 200
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+def test_a_port_in_use_is_said(lagrax_command, server):
+    code, out, err = lagrax_command("explore", "--no-browser", "--port", str(server.port))
+    assert (code, out) == (2, "")
+    assert err == (
+        f"--port {server.port}: Address already in use. Give another, or none for one that is "
+        "free.\n"
+    )
+
+
+def test_absent_dash_says_what_to_install(lagrax_command, monkeypatch):
+    monkeypatch.setitem(sys.modules, "dash", None)
+    code, out, err = lagrax_command("explore", "--no-browser")
+    assert (code, out, err) == (2, "", 'This needs dash: pip install "lagrax[explore]"\n')
+
+
+def test_it_opens_a_browser_and_ends_when_interrupted(lagrax_command, monkeypatch):
+    from lagrax._cli import explore as exploring
+
+    opened = threading.Event()
+    addresses = []
+
+    def open_address(address):
+        path = Path(urllib.parse.urlsplit(address).path)
+        mode = stat.S_IMODE(path.parent.stat().st_mode)
+        addresses.append((address, path.read_text(), mode))
+        opened.set()
+
+    def serve(self):
+        assert opened.wait(10)
+        self.server_close()
+
+    monkeypatch.setattr(exploring.webbrowser, "open", open_address)
+    monkeypatch.setattr(exploring, "_compile_ahead", lambda: None)
+    monkeypatch.setattr(exploring.BaseWSGIServer, "serve_forever", serve)
+    code, out, err = lagrax_command("explore")
+    assert (code, err) == (130, "Stopped. Nothing was written.\n")
+    printed = re.fullmatch(
+        r"Exploring at (http://127\.0\.0\.1:\d+/[\w-]{32,}/) \(Ctrl-C ends it\)\n", out
+    )
+    # Other users can read the browser's command line, and not this file.
+    (address, content, modes), path = addresses[0], urllib.parse.urlsplit(addresses[0][0]).path
+    assert address == Path(path).as_uri()
+    assert printed[1] in content
+    assert modes == 0o700
+    assert not Path(path).exists()
+
+
+@pytest.mark.slow
+def test_the_process_ends_cleanly(tmp_path):
+    command = [sys.executable, "-m", "lagrax", "explore", "--no-browser"]
+    run = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
+    )
+    said = run.stdout.readline()
+    assert re.fullmatch(r"Exploring at http://127\.0\.0\.1:\d+/[\w-]+/ \(Ctrl-C ends it\)\n", said)
+    time.sleep(1)  # in the middle of compiling
+    run.send_signal(signal.SIGINT)
+    out, err = run.communicate(timeout=30)
+    assert (run.returncode, out, err) == (130, "", "Stopped. Nothing was written.\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- in a browser ---------------------------------------------------------------------------------
+
+browser = test_page.browser
+
+# All that is drawn, as numbers; and the picture behind the diagram's marker.
+DRAWN = """
+const plot = id => document.querySelector(`#${id} .js-plotly-plot`);
+const numbers = id => plot(id).data.map(trace => [trace.x, trace.y]);
+return {
+    trajectory: numbers("trajectory"),
+    plane: numbers("plane"),
+    marker: plot("diagram").data[0].x[0],
+    picture: (plot("diagram").layout.images || [{source: ""}])[0].source,
+    sentence: document.querySelector("#sentence").textContent,
+    link: document.querySelector("#link").getAttribute("href"),
+};
+"""
+
+LISTEN = """
+window.redrawn = [];
+window.acted = [];
+for (const id of ["trajectory", "plane", "diagram"]) {
+    const plot = document.querySelector(`#${id} .js-plotly-plot`);
+    plot.on("plotly_afterplot", () => window.redrawn.push([id, performance.now()]));
+}
+for (const kind of ["keydown", "pointermove"]) {
+    window.addEventListener(kind, () => window.acted.push(performance.now()), true);
+}
+"""
+
+
+def wait_until(browser, condition, seconds=60):
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    return WebDriverWait(browser, seconds, poll_frequency=0.05).until(condition)
+
+
+def shown(browser, words, title="Cobweb of the knot map"):
+    """Waits for a sentence; what is drawn then."""
+
+    def there(browser):
+        told = browser.execute_script(
+            "return ['#sentence', '#plane-title']"
+            ".map(name => document.querySelector(name)?.textContent)"
+        )
+        return words in (told[0] or "") and told[1] == title
+
+    wait_until(browser, there)
+    time.sleep(0.3)
+    return browser.execute_script(DRAWN)
+
+
+@pytest.fixture
+def opened(browser, page):
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": 1280, "height": 900, "deviceScaleFactor": 1, "mobile": False},
+    )
+    browser.get(f"{page[1]}?system=population&a=2.2")
+    shown(browser, "0.4971 → 1.503")
+    browser.execute_script(LISTEN)
+    return browser
+
+
+def thumb(browser, name):
+    return browser.find_element("css selector", f"[aria-label^='{name},'] [role=slider]")
+
+
+def press(browser, name, key):
+    """A key on a slider; how long after it the last plot was drawn anew, in seconds."""
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    browser.execute_script("arguments[0].focus()", thumb(browser, name))
+    browser.execute_script("window.redrawn.length = window.acted.length = 0")
+    ActionChains(browser).send_keys(key).perform()
+    plots = "return new Set(window.redrawn.map(([id]) => id)).size"
+    wait_until(browser, lambda b: b.execute_script(plots) == 3)
+    time.sleep(0.3)
+    redrawn, acted = browser.execute_script("return [window.redrawn, window.acted]")
+    first = dict(reversed(redrawn))
+    return (max(first.values()) - acted[0]) / 1e3
+
+
+def test_keys_move_everything(opened):
+    from selenium.webdriver.common.keys import Keys
+
+    before = opened.execute_script(DRAWN)
+    assert before["marker"] == 2.2
+    assert before["picture"].startswith("data:image/png;base64,")
+    press(opened, "a", Keys.ARROW_RIGHT)
+    after = shown(opened, "cycle that repeats after 2 knots")
+    assert after["marker"] == 2.21
+    assert "a=2.21" in after["link"]
+    assert after["picture"] == before["picture"]
+    for plot in ("trajectory", "plane", "sentence"):
+        assert after[plot] != before[plot]
+    expected = view(place("population", {"a": 2.21}))
+    ys = lambda drawing: np.array(drawing["data"][0]["y"])
+    np.testing.assert_allclose(after["trajectory"][0][1], ys(expected.trajectory))
+    press(opened, "tau", Keys.HOME)
+    last = shown(opened, "settles at a fixed point")
+    assert last["picture"] != after["picture"]
+    assert "tau=0.2" in last["link"]
+    press(opened, "lag", Keys.ARROW_RIGHT)
+    assert "lag=1" in shown(opened, "depends on 2", "Successive knots")["link"]
+    press(opened, "start", Keys.END)
+    assert "start=2" in shown(opened, "From 2 it", "Successive knots")["link"]
+
+
+@pytest.mark.slow
+def test_dragging_is_followed_on_the_way(opened):
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    drag = ActionChains(opened, duration=20).click_and_hold(thumb(opened, "a"))
+    for _ in range(60):
+        drag = drag.move_by_offset(-1, 0)
+    drag.release().perform()
+    value = float(thumb(opened, "a").get_attribute("aria-valuenow"))
+    assert 0.8 < value < 1.4
+    wait_until(opened, lambda b: b.execute_script(DRAWN)["marker"] == value)
+    redrawn, acted = opened.execute_script("return [window.redrawn, window.acted]")
+    times = [at for name, at in redrawn if name == "trajectory" and at < acted[-1]]
+    print(f"dragged for {acted[-1] - acted[0]:.0f} ms, redrawn {len(times)} times")
+    assert len(times) >= 5
+
+
+@pytest.mark.slow
+def test_how_soon_a_move_is_seen(opened):
+    from selenium.webdriver.common.keys import Keys
+
+    for name in ("a", "tau"):
+        seconds = [press(opened, name, Keys.ARROW_LEFT) for _ in range(15)]
+        print(f"{name}: {1e3 * statistics.median(seconds):.0f} ms until the last plot is redrawn")
+        assert statistics.median(seconds) < 1
+
+
+@pytest.mark.slow
+def test_nothing_leaves_the_machine(opened, page):
+    own = page[1]
+    asked = opened.execute_script(
+        "return performance.getEntries().filter(e => 'initiatorType' in e).map(e => e.name)"
+    )
+    assert len(asked) > 10
+    assert [url for url in asked if not url.startswith(own)] == []
+    linked = opened.execute_script(
+        "return [...document.querySelectorAll('[src], [href]')].map(e => e.src || e.href)"
+    )
+    assert [url for url in linked if isinstance(url, str) and not url.startswith(own)] == []
+    assert [entry for entry in opened.get_log("browser") if entry["level"] == "SEVERE"] == []
+
+
+@pytest.mark.slow
+def test_the_browser_gets_to_the_page(browser, tmp_path):
+    """From the file that the command has it open."""
+    script, asked = tmp_path / "browser", tmp_path / "asked"
+    script.write_text(f'#!/bin/sh\necho "$1" > {asked}.part\nmv {asked}.part {asked}\n')
+    script.chmod(0o755)
+    command = [sys.executable, "-m", "lagrax", "explore"]
+    environment = os.environ | {"BROWSER": f"{script} %s"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=environment, **pipes) as run:
+        try:
+            printed = re.search(r"http\S*", run.stdout.readline())[0]
+            wait_until(browser, lambda b: asked.exists())
+            browser.get(asked.read_text().strip())
+            wait_until(browser, lambda b: b.current_url == printed)
+            assert "lagrax explore" in wait_until(browser, lambda b: b.title)
+            shown(browser, "From 0.5")
+        finally:
+            run.send_signal(signal.SIGINT)
+        assert run.communicate(timeout=30) == ("", "Stopped. Nothing was written.\n")
+
+
+@pytest.mark.slow
+def test_equations_are_chosen_and_reset(opened):
+    opened.find_element("css selector", "#system").click()
+    option = "//*[contains(@class, 'option')][contains(., 'Linear')]"
+    wait_until(opened, lambda b: b.find_elements("xpath", option))[-1].click()
+    shown(opened, "two components", "Successive knots of x₁")
+    assert opened.find_elements("css selector", "[aria-label^='a,']") == []
+    opened.execute_script(LISTEN)
+    from selenium.webdriver.common.keys import Keys
+
+    press(opened, "tau", Keys.END)
+    assert "system=linear&tau=4" in shown(opened, "grows", "Successive knots of x₁")["link"]
+    opened.find_element("css selector", "#reset").click()
+    reset = shown(opened, "dies out", "Successive knots of x₁")
+    assert reset["marker"] == 1.0
+    opened.get(opened.current_url.partition("?")[0] + reset["link"])
+    assert shown(opened, "dies out", "Successive knots of x₁") == reset
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1280, 800, 400])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_the_screen(opened, tmp_path, width, scheme):
+    opened.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False},
+    )
+    feature = {"name": "prefers-color-scheme", "value": scheme}
+    opened.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+    time.sleep(0.5)
+    assert opened.execute_script("return document.documentElement.scrollWidth") == width
+    boxes = opened.execute_script(
+        "return [...document.querySelectorAll('.plot .main-svg')]"
+        ".map(e => e.getBoundingClientRect()).map(b => [b.left, b.right, b.height])"
+    )
+    assert boxes
+    for left, right, height in boxes:
+        assert 0 <= left < right <= width
+        assert height > 200
+    paper = opened.execute_script("return getComputedStyle(document.body).backgroundColor")
+    assert (paper == "rgb(255, 255, 255)") == (scheme == "light")
+    assert opened.save_screenshot(str(tmp_path / "page.png"))

@@ -1,0 +1,487 @@
+"""`lagrax fit`, as a user types it."""
+
+import csv
+import dataclasses
+import datetime
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lagrax
+from lagrax._cli import fit as fitting, fit_model as _fit, fit_report as _fit_report
+from lagrax._cli.table import read_table
+from lagrax._solve.delays import Hold, Lag, Learn, holds
+from lagrax.identify._selection import Candidate, Scan, Selection
+
+QUICK = ["--field", "library", "--ensemble", "2", "--forecast", "5"]
+
+
+def write_csv(path, header, *columns):
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(header)
+        writer.writerows(zip(*columns, strict=True))
+
+
+def read_csv(path):
+    with open(path, newline="") as file:
+        header, *rows = csv.reader(file)
+    return header, rows
+
+
+def population(periods=12, samples=5, a=2.3):
+    ts = np.linspace(0, periods, periods * samples + 1)
+    return ts, np.asarray(lagrax.systems.Population(a=a).solution(ts, y0=0.3), float)
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    """A fit of the population equation: its folder and what was found."""
+    folder = tmp_path_factory.mktemp("fit")
+    write_csv(folder / "x.csv", ["t", "x"], *population())
+    request = fitting.Request(
+        folder / "x.csv", folder / "found", hold=1.0, field="library", ensemble=2, forecast=5
+    )
+    found = _fit.find(request, read_table(request.data))
+    summary = fitting._write(found)
+    return folder / "found", found, summary
+
+
+# --- many tables ----------------------------------------------------------------------------------
+
+
+def test_many_tables_are_fitted_each_by_itself(lagrax_command, tmp_path):
+    for name, a in (("low", 1.8), ("high", 2.3)):
+        write_csv(tmp_path / f"{name}.csv", ["t", "x"], *population(a=a))
+    (tmp_path / "bad.csv").write_text("t,x\n0,one\n")
+    tables = ["low.csv", "bad.csv", "high.csv"]
+    code, out, err = lagrax_command("fit", *tables, "--hold", "1", "--json", *QUICK)
+    assert code == 1
+    rates = [summary["equations"][0] for summary in json.loads(out)]
+    assert ["1.8" in rate or "1.79" in rate for rate in rates] == [True, False]
+    assert "bad.csv: failed: " in err
+    assert err.startswith("low.csv: time t; states x.\n")
+    assert "\nhigh.csv: time t; states x.\n" in err
+    assert sorted(p.name for p in (tmp_path / "fits").iterdir()) == ["high", "low"]
+    alone = lagrax_command("fit", "high.csv", "--hold", "1", "--out", "alone", "--json", *QUICK)
+    for name in ("fit.csv", "forecast.csv"):
+        same = tmp_path / "fits" / "high" / name
+        assert same.read_bytes() == (tmp_path / "alone" / name).read_bytes()
+    assert alone[0] == 0
+
+
+def test_many_tables_show_their_equations(lagrax_command, tmp_path):
+    for name, a in (("low", 1.8), ("high", 2.3)):
+        write_csv(tmp_path / f"{name}.csv", ["t", "x"], *population(a=a))
+    line = "fit low.csv high.csv --hold 1 --field library --ensemble 1 --forecast 0"
+    code, out, _ = lagrax_command(*line.split())
+    assert code == 0
+    found = [row.split(": x′ = ") for row in out.splitlines()]
+    assert [(name, rest[:3]) for name, rest in found] == [("low.csv", "1.8"), ("high.csv", "2.3")]
+
+
+def test_tables_of_one_name_are_refused(lagrax_command, tmp_path):
+    (tmp_path / "other").mkdir()
+    code, _, err = lagrax_command("fit", "x.csv", "other/x.csv", "--hold", "1")
+    assert code == 2
+    assert "Two tables are called x" in err
+    code, _, err = lagrax_command("fit", "x.csv", "y.csv", "--launcher", "slurm")
+    assert code == 2
+    assert "slurm" in err
+
+
+# --- the answer -----------------------------------------------------------------------------------
+
+
+def test_the_equation_is_found(fitted):
+    _, found, summary = fitted
+    (equation,) = summary["equations"]
+    assert equation.startswith("x′ = 2.")
+    assert "x x(⌊t⌋)" in equation
+    assert summary["scores"][0]["r2"] > 0.999
+    assert summary["scores"][0]["nrmse"] < summary["scores"][0]["standing_still"]
+    assert summary["delays"] == [{"kind": "hold", "tau": 1.0, "lag": 0}]
+    assert "repeats after 2 knots" in summary["long_run"]["sentence"]
+    assert found.seconds["fitting"] > 0
+    json.dumps(summary, allow_nan=False)
+
+
+def test_the_files(fitted):
+    folder, found, summary = fitted
+    there = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
+    assert there == set(summary["files"])
+    pictures = {
+        f"figures/{n}.{x}" for n in ("fit", "forecast", "portrait") for x in ("png", "json")
+    }
+    assert pictures <= there
+    assert {"model/model.json", "model/model.safetensors", "report.html"} <= there
+    header, rows = read_csv(folder / "fit.csv")
+    assert header == ["t", "x", "x_predicted", "held_out"]
+    assert len(rows) == 61
+    assert rows[0][2] == ""  # nothing is predicted of where it starts
+    assert [row[3] for row in rows] == ["0"] * found.held_out + ["1"] * (61 - found.held_out)
+    header, rows = read_csv(folder / "forecast.csv")
+    assert header == ["t", "x_mean", "x_low", "x_high"]
+    _, mean, low, high = np.array(rows, float).T
+    exact = population(13)[1][61:66]
+    assert [row[0] for row in rows] == ["12.2", "12.4", "12.6", "12.8", "13.0"]
+    np.testing.assert_allclose(mean, exact, rtol=1e-2)
+    assert np.all((low <= mean) & (mean <= high))
+
+
+def test_the_page_has_all_parts(fitted):
+    folder, found, _ = fitted
+    page = (folder / "report.html").read_text()
+    for title in ("Overview", "The fit", "The forecast", "What was learned", "Stability"):
+        assert f">{title}</h2>" in page
+    assert found.equations[0] in page
+    assert page.index("Figure 1.") < page.index("Figure 2.") < page.index("Figure 3.")
+    assert "where the series could rest" in page
+
+
+@pytest.mark.slow
+def test_the_model_comes_back(fitted, lagrax_command):
+    folder, found, _ = fitted
+    again = lagrax.Identifier.load(folder / "model")
+    later = found.table.ts[-1] + np.array([0.2, 0.4])
+    np.testing.assert_allclose(again.forecast(later).mean, found.forecast.mean[:2], rtol=1e-5)
+    code, out, _ = lagrax_command("analyse", str(folder), "--json")
+    answer = json.loads(out)
+    assert code == 0
+    assert answer["subject"] == "found"
+    ours = found.long_run.to_json()["orbits"]
+    assert [o["stability"] for o in answer["orbits"]] == [o["stability"] for o in ours]
+
+
+def test_the_rest_of_the_page(fitted):
+    """What a selection, learned periods, training and inputs add to it."""
+    _, found, _ = fitted
+    chosen = Candidate("1 hold", [Hold(1.0)], [Hold(1.0)], 0.1, [0.2])
+    other = Candidate("a lag", [Lag(1.0)], [Lag(1.0), Hold(1.0, lag=1)], 0.2, [0.2])
+    model = lagrax.Identifier.load(fitted[0] / "model")
+    good = np.array([False, True, False])
+    model.scans_ = [Scan(np.array([0.5, 1.0, 2.0]), np.array([1.0, 0.1, 0.5]), good)]
+    model.periods_ = [1.0]
+    model.series_ = [t._replace(us=np.zeros((len(t.ts), 1))) for t in model.series_]
+    measured = model._learned.measured._replace(series=model.series_)
+    model._learned = model._learned._replace(measured=measured)
+    series = lagrax.training.Series(np.array([1, 2]), np.ones((2, 2)))
+    model.losses_ = {"loss": series, "held_out": series}
+    more = dataclasses.replace(
+        found,
+        model=model,
+        selection=Selection([chosen, other], chosen),
+        table=dataclasses.replace(found.table, input_names=("push",)),
+        forecast=None,
+        long_run="There is no map.",
+    )
+    drawn = _fit_report.figures(more)
+    assert list(drawn) == ["fit", "portrait", "delays", "periods", "training"]
+    page = _fit_report.page_of(more, drawn)
+    assert "In the forecast they stay at their last value" in page
+    assert "the state 1 ago, that 1 hold of 1 before" in page
+    assert "There is no map." in page
+    assert "flatter a little" in page
+    assert "Learned period: 1" in fitting._told(more)
+
+
+@pytest.mark.slow
+def test_dates_inputs_and_several_columns(lagrax_command, tmp_path):
+    first = datetime.date(2024, 1, 1)
+    ts, x = population(14, 7)
+    dates = [first + datetime.timedelta(days=i) for i in range(len(ts))]
+    cells = ["" if i == 30 else f"{v:.4f}" for i, v in enumerate(x)]
+    push = np.sin(ts)
+    write_csv(tmp_path / "days.csv", ["day", "x", "y", "push"], dates, cells, 2 - x**2, push)
+    line = "fit days.csv --time day --input push --hold 7 --iterations 50 --ensemble 2 --json"
+    code, out, err = lagrax_command(*line.split(), "--forecast", "3")
+    assert code == 0, err
+    answer = json.loads(out)
+    assert answer["columns"] == ["x", "y"]
+    assert answer["inputs"] == ["push"]
+    assert "has inputs" in answer["long_run"]["sentence"]
+    assert Path(answer["folder"]) == tmp_path / "fit-days"
+    header, rows = read_csv(tmp_path / "fit-days/forecast.csv")
+    assert header == ["day", "x_mean", "x_low", "x_high", "y_mean", "y_low", "y_high"]
+    after = [(dates[-1] + datetime.timedelta(days=i)).isoformat() for i in (1, 2, 3)]
+    assert [row[0] for row in rows] == after
+    assert "stay at their last value" in (tmp_path / "fit-days/report.html").read_text()
+    assert (tmp_path / "fit-days/figures/training.png").exists()
+
+
+@pytest.mark.parametrize("apart", [{"hours": 6}, {"microseconds": 250}], ids=str)
+def test_times_are_written_as_they_were_read(tmp_path, apart):
+    first, gap = datetime.datetime(2024, 1, 1), datetime.timedelta(**apart)
+    dates = [(first + i * gap).isoformat() for i in range(12)]
+    write_csv(tmp_path / "x.csv", ["when", "x"], dates, range(12))
+    table = read_table(tmp_path / "x.csv")
+    assert list(_fit.times(table, table.ts)) == dates
+
+
+@pytest.mark.parametrize(
+    ("first", "months", "after"),
+    [
+        ((2024, 1, 1), 1, ["2025-02-01", "2025-03-01", "2025-04-01"]),
+        ((2024, 1, 15), 1, ["2025-02-15", "2025-03-15", "2025-04-15"]),
+        ((2010, 3, 1), 3, ["2013-06-01", "2013-09-01", "2013-12-01"]),
+        ((2000, 6, 1), 12, ["2013-06-01", "2014-06-01", "2015-06-01"]),
+    ],
+)
+def test_months_are_continued_by_months(tmp_path, first, months, after):
+    year, month, day = first
+    numbers = [12 * year + month - 1 + months * i for i in range(13)]
+    dates = [datetime.date(n // 12, n % 12 + 1, day) for n in numbers]
+    write_csv(tmp_path / "x.csv", ["when", "x"], dates, range(13))
+    table = read_table(tmp_path / "x.csv")
+    assert list(_fit.times(table, _fit._later(table, 3))) == after
+
+
+def test_the_last_days_of_months_are_continued_by_such(tmp_path):
+    dates = [datetime.date(2023, m, 1) - datetime.timedelta(days=1) for m in range(1, 13)]
+    write_csv(tmp_path / "x.csv", ["when", "x"], dates, range(12))
+    table = read_table(tmp_path / "x.csv")
+    after = ["2023-12-31", "2024-01-31", "2024-02-29"]
+    assert list(_fit.times(table, _fit._later(table, 3))) == after
+
+
+def test_days_are_continued_by_days(tmp_path):
+    dates = [datetime.date(2024, 1, 31) + datetime.timedelta(days=30 * i) for i in range(12)]
+    write_csv(tmp_path / "x.csv", ["when", "x"], dates, range(12))
+    table = read_table(tmp_path / "x.csv")
+    assert _fit._later(table, 2).tolist() == [360, 390]
+
+
+def test_dates_end(lagrax_command, tmp_path):
+    dates = [f"{1900 + i}-01-01" for i in range(120)]
+    write_csv(tmp_path / "x.csv", ["when", "x"], dates, np.sin(np.arange(120)))
+    code, out, err = lagrax_command(
+        "fit", "x.csv", "--forecast", "9000", "--field", "library", "--out", "found"
+    )
+    assert (code, out) == (2, "")
+    assert "there is no date any more: forecast less far" in err
+    assert not (tmp_path / "found").exists()
+
+
+def test_what_was_taken_for_what_is_told(tmp_path):
+    rows = [f"2024-01-{day:02d}T08:00,{day % 7},{day},a" for day in range(1, 20)]
+    (tmp_path / "x.csv").write_text("\n".join(["when,x,u,note", *rows]))
+    table = read_table(tmp_path / "x.csv", inputs=["u"])
+    assert _fit._taken(table) == (
+        "time when, in days since 2024-01-01T08:00:00; states x; inputs u; left out (no numbers) "
+        "note."
+    )
+
+
+def test_a_useless_fit_is_called_so(fitted):
+    _, found, _ = fitted
+    assert found.doubt is None
+    assert "(standing still: " in "\n".join(fitting._told(found))
+    for nrmse in (1.2, float("nan")):
+        scores = [_fit.Score("x", -0.4, nrmse, 1.1), _fit.Score("y", 0.9, 0.3, 1.0)]
+        useless = dataclasses.replace(found, scores=scores)
+        sentence = "No better than standing still on the held-out end: x. Do not trust the forecast"
+        assert useless.doubt.startswith(sentence)
+        assert useless.doubt in fitting._told(useless)
+        assert useless.doubt in _fit_report.page_of(useless, {})
+        assert fitting._summary(useless)["doubt"] == useless.doubt
+    wild = dataclasses.replace(found, scores=[_fit.Score("x", -8.0, 3.0, 3.5)])
+    assert wild.doubt.startswith("Off by more than the held-out end varies: x. Do not trust")
+    # A series at rest, predicted as well as noise allows.
+    assert dataclasses.replace(found, scores=[_fit.Score("x", -0.3, 1.1, 1.4)]).doubt is None
+
+
+# --- delays ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def table(tmp_path):
+    write_csv(tmp_path / "x.csv", ["t", "x"], *population())
+    return read_table(tmp_path / "x.csv")
+
+
+def request(**options):
+    return fitting.Request(Path("x.csv"), Path("out"), **options)
+
+
+def test_delays_that_are_asked_for(table):
+    assert _fit._delays(request(), table, None) == []
+    first, second, third = _fit._delays(request(hold=1.0, lags=2, lag=0.5), table, None)
+    assert (first.tau, first.lag, second.lag, third.tau) == (1.0, 0, 1, 0.5)
+    (hold,) = _fit._delays(request(hold=1.0, learn_tau=True), table, None)
+    assert isinstance(hold.tau, Learn)
+    assert (hold.tau.low, hold.tau.high) == (pytest.approx(0.6), 3.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({}, ["none", "1 hold", "2 holds", "a lag"]),
+        ({"lags": 1}, ["none", "1 hold", "a lag"]),
+        (
+            {"hold": 1.0},
+            ["none", "1 hold of 1", "2 holds of 1", "1 hold of 2", "a lag of 1"],
+        ),
+        ({"lag": 0.3}, ["none", "a lag of 0.6", "a lag of 0.3"]),
+        ({"hold": 1.0, "learn_tau": True, "lags": 1}, ["none", "1 hold of 1", "a lag of 1"]),
+    ],
+)
+def test_candidates(table, options, names):
+    assert list(_fit._candidates(request(**options), table)) == names
+
+
+def test_the_chosen_delays_share_their_period():
+    found = holds(1.0000000000000002, 2)
+    best = Candidate("2 holds", found, [*found, Lag(0.5)], 0.1, [])
+    selection = Selection([best], best)
+    first, second, third = _fit._chosen(selection, learn=True)
+    assert first.tau is second.tau
+    assert third.tau.start == 0.5
+    assert [d.tau for d in _fit._chosen(selection, learn=False)] == [1.0, 1.0, 0.5]
+
+
+@pytest.mark.slow
+def test_select_takes_what_is_needed(lagrax_command, tmp_path):
+    write_csv(tmp_path / "x.csv", ["t", "x"], *population(20, 5, 2.6))
+    code, out, err = lagrax_command(*["fit", "x.csv", "--hold", "1", "--select"], *QUICK)
+    assert code == 0, err
+    assert "1 hold of 1 " in out
+    assert "<- chosen" in out
+    assert "Comparing 5 candidates" in err
+    answer = json.loads((tmp_path / "fit-x/summary.json").read_text())
+    assert answer["delays"] == [{"kind": "hold", "tau": 1.0, "lag": 0}]
+    assert [c["chosen"] for c in answer["selection"]].count(True) == 1
+
+
+@pytest.mark.parametrize(
+    ("good", "sentence"),
+    [
+        ([3], ""),
+        ([], ""),
+        ([1, 2, 3], "The period 4 is not sure: of those that were tried, 2 to 4 explain the"),
+        ([0, 3, 4], "The period 4 is not sure: of those that were tried, 1, 4 to 5 explain the"),
+        ([0, 2, 4, 6, 8], "The period 4 is not sure: of those that were tried, many from 1 to 9 "),
+    ],
+)
+def test_periods_that_the_series_cannot_tell_are_told(fitted, good, sentence):
+    _, found, _ = fitted
+    scan = Scan(np.arange(1.0, 10.0), np.ones(9), np.isin(np.arange(9), good))
+    model = lagrax.Identifier.load(fitted[0] / "model")
+    model.periods_, model.scans_ = [4.0], [scan]
+    learned = dataclasses.replace(found, model=model)
+    best = Candidate("a lag", [Lag(4.0)], [Lag(4.0)], 0.1, [], [scan])
+    selected = dataclasses.replace(found, selection=Selection([best], best))
+    for unsure in (learned, selected):
+        assert len(unsure.unsure) == bool(sentence)
+        assert sentence in "\n".join(fitting._told(unsure))
+        assert sentence in _fit_report.page_of(unsure, {})
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("absent.csv", "absent.csv does not exist; expected a CSV file"),
+        ("x.csv --time when", "x.csv has no column 'when'"),
+        ("x.csv --column y", "x.csv has no column 'y'"),
+        ("x.csv --field forest", "--field forest: expected one of mlp, library."),
+        ("x.csv --lags 2", "--lags 2 needs the period of the holds: add --hold TAU."),
+        ("x.csv --learn-tau", "--learn-tau needs a period to start from: add --hold TAU or"),
+        ("x.csv --hold -1", "--hold -1: expected a positive number."),
+        ("x.csv --hold one", "'--hold': Input should be a valid number, unable to parse string"),
+        ("x.csv --hold one", "; got one."),
+        ("x.csv --hold nan", "--hold nan: expected a positive number."),
+        ("x.csv --lag 0.01", "--lag 0.01 is shorter than the time between two samples, 0.2,"),
+        ("x.csv --hold 4 --lags 2", "--hold 4 with --lags 2 looks back further than half"),
+        ("x.csv --forecast -1", "'--forecast': Input should be greater than or equal to 0"),
+        ("x.csv --ensemble 0", "'--ensemble': Input should be greater than or equal to 1"),
+        ("x.csv --out x.csv", "--out x.csv is a file; expected a folder"),
+        ("x.csv --out full", "--out full holds something other than an answer of `lagrax fit`"),
+        ("", "Missing argument"),
+    ],
+)
+def test_bad_input_gets_one_sentence(lagrax_command, tmp_path, line, sentence):
+    write_csv(tmp_path / "x.csv", ["t", "x"], *population())
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/thesis.tex").write_text("")
+    code, out, err = lagrax_command("fit", *line.split())
+    assert (code, out) == (2, "")
+    assert sentence in err
+    assert err.count("\n") == 1
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["full", "x.csv"]
+
+
+def test_what_the_model_refuses_is_told(lagrax_command, tmp_path, monkeypatch):
+    write_csv(tmp_path / "x.csv", ["t", "x"], *population())
+
+    def refuse(*_, **__):
+        raise ValueError("Too many digits.")
+
+    monkeypatch.setattr(lagrax.Identifier, "fit", refuse)
+    monkeypatch.setattr(_fit, "select_delays", refuse)
+    for line in ("fit x.csv", "fit x.csv --select"):
+        code, out, err = lagrax_command(*line.split())
+        assert (code, out) == (2, "")
+        assert err.splitlines()[-1] == "Too many digits."
+
+
+@pytest.mark.parametrize(
+    ("scale", "offset", "sentence"),
+    [
+        (
+            1e20,
+            0,
+            "The column 'size' goes up to 1.7e+20, and terms of degree 2 in it are",
+        ),
+        (
+            1e300,
+            0,
+            "The column 'size' goes up to 1.7e+300, which cannot be squared.",
+        ),
+        (1, 1e5, "The column 'size' goes up to 100002 and varies by"),
+    ],
+)
+def test_columns_are_refused_by_their_names(lagrax_command, tmp_path, scale, offset, sentence):
+    ts, x = population()
+    write_csv(
+        tmp_path / "x.csv", ["t", "size"], ts, np.round(x / x.max() * 1.7, 6) * scale + offset
+    )
+    code, out, err = lagrax_command("fit", "x.csv", *QUICK)
+    assert (code, out) == (2, "")
+    assert err.splitlines()[-1].startswith(sentence)
+    assert ("for a library to find the right terms" in err) == bool(offset)
+
+
+def test_a_failed_fit_is_told(lagrax_command, tmp_path, monkeypatch):
+    write_csv(tmp_path / "x.csv", ["t", "x"], *population())
+
+    def fail(*_):
+        raise lagrax.IdentifyError("It does not stay finite.")
+
+    monkeypatch.setattr(lagrax.Identifier, "fit", fail)
+    first = "x.csv: time t; states x."
+    assert lagrax_command("fit", "x.csv") == (1, "", f"{first}\nIt does not stay finite.\n")
+    assert [p.name for p in tmp_path.iterdir()] == ["x.csv"]
+
+
+@pytest.mark.slow
+def test_interrupted_it_leaves_nothing(tmp_path):
+    write_csv(tmp_path / "x.csv", ["t", "x"], *population(40))
+    command = [sys.executable, "-m", "lagrax", "fit", "x.csv", "--iterations", "1000000"]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    time.sleep(12)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate()
+    assert (process.returncode, out) == (130, ""), err
+    assert err.splitlines()[-1] == "Stopped. Nothing was written."
+    assert "Traceback" not in err
+    assert [p.name for p in tmp_path.iterdir()] == ["x.csv"]

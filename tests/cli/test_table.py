@@ -1,0 +1,393 @@
+"""Measurements are read from CSV as they are, or refused with the place and the remedy."""
+
+import datetime
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lagrax._cli.table import LEAST_ROWS, TableError, read_table, write_table
+
+TS = [0.0, 0.5, 1.0, 1.25, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0]
+
+
+def lines(header="t,x,y", **changes):
+    """A good file's lines; `row3="..."` puts another text into row 3, the header being row 1."""
+    rows = [header, *[f"{t},{t * t + 1},{-t}" for t in TS]]
+    for row, text in changes.items():
+        rows[int(row.removeprefix("row")) - 1] = text
+    return rows
+
+
+def written(folder, content, name="data.csv"):
+    path = folder / name
+    if isinstance(content, list):
+        content = "\n".join(content) + "\n"
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+# --- what is read ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", ", "])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("start", ["", "\ufeff", "\n\n"])
+def test_dialects(tmp_path, delimiter, end, start):
+    text = start + end.join(line.replace(",", delimiter) for line in lines()) + end
+    table = read_table(written(tmp_path, text))
+    assert (table.time_name, table.names, table.input_names) == ("t", ("x", "y"), ())
+    assert (table.unit, table.start) == (None, None)
+    ts = np.array(TS)
+    np.testing.assert_array_equal(table.ts, ts)
+    np.testing.assert_array_equal(table.ys, np.stack([ts**2 + 1, -ts], axis=1))
+    assert table.inputs.shape == (len(TS), 0)
+    assert table.ts.dtype == table.ys.dtype == table.inputs.dtype == np.float64
+
+
+@pytest.mark.parametrize("cell", ["", " ", "NA", "n/a", "#N/A", "NaN", "nan", "null", "None"])
+def test_missing_cells_are_nan(tmp_path, cell):
+    table = read_table(written(tmp_path, lines(row5=f"1.25,{cell},2e1")))
+    assert math.isnan(table.ys[3, 0])
+    assert table.ys[3, 1] == 20
+    assert np.isnan(table.ys).sum() == 1
+
+
+@pytest.mark.parametrize("first", ["sep=;", '"sep=;"', "sep=;\r"])
+def test_what_spreadsheets_write_in_front(tmp_path, first):
+    text = [first, *(line.replace(",", ";") for line in lines())]
+    table = read_table(written(tmp_path, text))
+    assert (table.time_name, table.names) == ("t", ("x", "y"))
+
+
+def test_dates_without_dashes(tmp_path):
+    days = [f"202402{day:02d}" for day in range(20, 30)]
+    rows = [f"{day},{i * i}" for i, day in enumerate([*days, "20240301"])]
+    table = read_table(written(tmp_path, ["day,x", *rows]))
+    np.testing.assert_array_equal(table.ts, np.arange(11))
+    assert str(table.start) == "2024-02-20 00:00:00"
+    # Eight digits that are no dates are numbers.
+    rows = [f"{20240220 + 3 * i},{i * i}" for i in range(11)]
+    assert read_table(written(tmp_path, ["day,x", *rows])).start is None
+
+
+@pytest.mark.parametrize("cell", ["1,5E-12", "400.000,00", "1,5", "-1.234.567,8"])
+def test_commas_in_decimals_are_refused_and_not_left_out(tmp_path, cell):
+    rows = [f"{t};{cell};{t}" for t in TS]
+    with pytest.raises(TableError, match="decimals with a point, and nothing between thousands"):
+        read_table(written(tmp_path, ["t;x;y", *rows]))
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t"])
+def test_decimal_commas_are_read_where_cells_have_none_between(tmp_path, delimiter):
+    cells = [[str(t).replace(".", ","), f"{t * t - 2}".replace(".", ",")] for t in TS]
+    cells = [["t", "x", "y"], *([*two, f"1.234,5E{i}"] for i, two in enumerate(cells))]
+    table = read_table(written(tmp_path, [delimiter.join(row) for row in cells]))
+    np.testing.assert_array_equal(table.ts, TS)
+    np.testing.assert_array_equal(table.ys[:, 0], np.array(TS) ** 2 - 2)
+    assert table.ys[:2, 1].tolist() == [1234.5, 12345.0]
+
+
+@pytest.mark.parametrize("cell", ["1,234.5", "1,234,567", "1.234.567", "1 234", "1'234.5"])
+def test_something_between_thousands_gets_a_hint(tmp_path, cell):
+    rows = [f'{t},"{cell}"' for t in TS]
+    with pytest.raises(TableError, match="decimals with a point, and nothing between thousands"):
+        read_table(written(tmp_path, ["t,x", *rows]))
+
+
+def test_dates_with_points_have_the_day_first(tmp_path):
+    rows = [f"{day}.02.2024;{day}" for day in range(1, 13)]
+    rows[1] = "2.2.2024 12:00;2"
+    table = read_table(written(tmp_path, ["day;x", *rows]))
+    assert (table.start, table.ts[:3].tolist()) == (datetime.datetime(2024, 2, 1), [0.0, 1.5, 2.0])
+    rows = [f"02/{day:02}/2024;{day}" for day in range(1, 13)]
+    with pytest.raises(TableError, match=r"'02/01/2024' is no time; .*ISO date \(2024-01-31\)"):
+        read_table(written(tmp_path, ["day;x", *rows]))
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_comments_before_the_header(tmp_path, end):
+    rows = ["# made by hand, on a Monday", "", "#", *lines(row4="1.0,wrong,3")]
+    with pytest.raises(TableError, match="row 7, column 'x'"):
+        read_table(written(tmp_path, end.join(rows)))
+    # As numpy.savetxt writes it.
+    table = read_table(written(tmp_path, end.join(["# by hand", "# t,x,y", *lines()[1:]])))
+    assert (table.time_name, table.names, table.ts.tolist()) == ("t", ("x", "y"), TS)
+
+
+def test_names_of_several_lines_become_one(tmp_path):
+    header = '"t\r\nin s","x\n\tin kg","y in\u00a0m"'
+    table = read_table(written(tmp_path, lines(header)))
+    assert (table.time_name, table.names) == ("t in s", ("x in kg", "y in\u00a0m"))
+
+
+def test_blanks_around_quotation_marks(tmp_path):
+    rows = [' "t" , "x, in kg" , y ', *[f' {t} , "{t * t}" , {t} ' for t in TS]]
+    table = read_table(written(tmp_path, rows))
+    assert (table.time_name, table.names) == ("t", ("x, in kg", "y"))
+
+
+def test_what_is_left_out_is_said(tmp_path):
+    rows = [f"{t},{t * t},{t}%,a" for t in TS]
+    table = read_table(written(tmp_path, ["t,x,share,note", *rows]))
+    assert (table.names, table.left_out) == (("x",), ("share", "note"))
+
+
+def test_columns_and_inputs_are_chosen(tmp_path):
+    header = "site,x,dose,t,note,when"
+    rows = [f'a,{t * t},"{-t}",{t},"a ""word"", or two",2024-01-01' for t in TS]
+    path = written(tmp_path, [header, *rows])
+    table = read_table(path, time="t", inputs=["dose"])
+    assert (table.time_name, table.names, table.input_names) == ("t", ("x",), ("dose",))
+    np.testing.assert_array_equal(table.inputs[:, 0], -np.array(TS))
+    table = read_table(path, time="t", columns=["dose", "x"])
+    assert table.names == ("dose", "x")
+    np.testing.assert_array_equal(table.ys[:, 1], np.array(TS) ** 2)
+
+
+def test_columns_without_a_name_are_left_aside(tmp_path):
+    rows = [f"{number},{t},{t * t}," for number, t in enumerate(TS)]
+    assert read_table(written(tmp_path, [",t,x,", *rows]), time="t").names == ("x",)
+
+
+def test_the_delimiter_splits_the_rows_equally(tmp_path):
+    rows = ['t;"a, b, c";x'] + [f"{t};{t + 1};{t + 2}" for t in TS]
+    assert read_table(written(tmp_path, rows)).names == ("a, b, c", "x")
+    rows[0] = "t;a, b, c;x"
+    assert read_table(written(tmp_path, rows)).names == ("a, b, c", "x")
+
+
+def test_empty_rows_are_skipped_but_counted(tmp_path):
+    rows = [*lines()[:4], "", ",,", *lines()[4:], "", ",,"]
+    assert read_table(written(tmp_path, rows)).ts.tolist() == TS
+    rows[7] = "2.0,wrong,3"
+    with pytest.raises(TableError, match="row 8, column 'x'"):
+        read_table(written(tmp_path, rows))
+
+
+@pytest.mark.parametrize(
+    ("second", "days"),
+    [
+        ("{}-{:02}-02", 1.0),
+        ("{}-{:02}-01T12:00", 0.5),
+        ("{}-{:02}-01 06:00:00", 0.25),
+    ],
+)
+def test_dates_become_days(tmp_path, second, days):
+    rows = [f"{2020 + n}-02-01,{n}" for n in range(12)]
+    rows.insert(1, f"{second.format(2020, 2)},100")
+    table = read_table(written(tmp_path, ["date,x", *rows]))
+    assert table.unit == "days"
+    assert table.start == datetime.datetime(2020, 2, 1)
+    assert table.ts[:3].tolist() == [0.0, days, 366.0]
+
+
+def test_months(tmp_path):
+    rows = [f"1749-{month:02},{month}" for month in range(1, 13)]
+    assert read_table(written(tmp_path, ["month,x", *rows])).ts[1:3].tolist() == [31.0, 59.0]
+
+
+def test_time_zones(tmp_path):
+    rows = [f"2024-03-{day:02}T12:00Z,{day}" for day in range(1, 13)]
+    rows[1] = "2024-03-02T12:00+06:00,2"
+    table = read_table(written(tmp_path, ["when,x", *rows]))
+    assert table.ts[:4].tolist() == [0.0, 0.75, 2.0, 3.0]
+
+
+def test_years_are_numbers(tmp_path):
+    rows = [f"{1821 + n},{n % 5}" for n in range(20)]
+    table = read_table(written(tmp_path, ["year,lynx", *rows]))
+    assert (table.unit, table.ts[0]) == (None, 1821.0)
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+PLACE = r"data\.csv"
+
+REFUSED = {
+    "empty": ("", {}, f"{PLACE} is empty; expected a header"),
+    "blank": ("\ufeff \r\n\r\n", {}, f"{PLACE} is empty; expected a header"),
+    "no header": (lines()[1:], {}, r"no header: its row 1 is 0\.0, 1\.0, -0\.0; .*add a first row"),
+    "no header, dates": (
+        [f"2024-01-{n:02},NA,{n}" for n in range(1, 13)],
+        {},
+        "no header: its row 1 is 2024-01-01, NA, 1",
+    ),
+    "one column": (["t"] + [str(t) for t in TS], {}, f"{PLACE} has one column, 't'; expected one"),
+    "binary": (b"PK\x03\x04\x00\x00", {}, f"{PLACE} is a binary file; .*export the data as CSV"),
+    "UTF-16": ("\n".join(lines()).encode("utf-16"), {}, f"{PLACE}: the text is UTF-16; .*UTF-8"),
+    "Latin-1": (
+        "\n".join(lines(row4="1.0,2,ä")).encode("latin-1"),
+        {},
+        f"{PLACE}, row 4: the text is in another encoding; expected UTF-8: save",
+    ),
+    "open quotes": (lines(row6='2.0,"5,1'), {}, f"{PLACE}, after row 5: .*never closed"),
+    "endless cell": ("x" * 200_000, {}, f"{PLACE}, after row 0: field larger"),
+    "short row": (lines(row7="3.0,1"), {}, f"{PLACE}, row 7: 2 cells; expected 3, .*t, x, y"),
+    "shortest row": (lines(row7="3.0"), {}, f"{PLACE}, row 7: 1 cell; expected 3"),
+    "long row": (lines(row7="3.0,1,2,4"), {}, f"{PLACE}, row 7: 4 cells; expected 3"),
+    "same names": (lines("t,x,x"), {}, f"{PLACE} has two columns 'x' .*rename one"),
+    "no such time": (
+        lines("time,x,y"),
+        {"time": "tiem"},
+        r"no column 'tiem': did you mean 'time'\? its columns are time, x, y\.",
+    ),
+    "no such column": (
+        lines("t,Temperature,y"),
+        {"columns": ["temperatur"]},
+        r"no column 'temperatur': did you mean 'Temperature'\?",
+    ),
+    "no such input": (lines(), {"inputs": ["dose"]}, r"no column 'dose': its columns are t, x, y"),
+    "many columns": (
+        ["t," + ",".join(f"x{n}" for n in range(30))],
+        {"columns": ["quite another"]},
+        r"no column 'quite another': its columns are t, x0, .*x18 and 11 more\.",
+    ),
+    "no name": (lines(",x,y"), {}, f"{PLACE}: its first column has no name; .*say which"),
+    "empty name": (lines(",x,y"), {"time": "x", "columns": [""]}, "no column ''"),
+    "named twice": (lines(), {"columns": ["x"], "inputs": ["x"]}, "'x' is asked for twice"),
+    "time is a value": (lines(), {"columns": ["x", "t"]}, "'t' is asked for twice"),
+    "too few rows": (lines()[:LEAST_ROWS], {}, f"{PLACE} has too few rows of values: 9; .*10"),
+    "header alone": (lines()[:1], {}, "too few rows of values: 0"),
+    "only inputs": (lines(), {"inputs": ["x", "y"]}, "no column of numbers besides t, x, y"),
+    "only text": (
+        ["t,who"] + [f"{t},me" for t in TS],
+        {},
+        r"no column of numbers besides t; .*its columns are t, who\.",
+    ),
+    "no number": (
+        lines(row9="5.0,1,2.5x"),
+        {},
+        f"{PLACE}, row 9, column 'y': '2.5x' is no number; expected one: correct it, empty it",
+    ),
+    "Python's own": (lines(row9="5.0,1_000,2"), {}, "row 9, column 'x': '1_000' is no number"),
+    "decimal commas": (
+        ["t;x;y", *[f"{t};1,{t};{t}.5" for t in range(12)]],
+        {},
+        "row 2, column 'x': '1,0' is no number; .*write decimals with a point",
+    ),
+    "decimal commas in times": (
+        ["t;x", *[f"0,{t};{t}.5" for t in range(12)]],
+        {},
+        "row 2, column 't': '0,0' is no time; .*write decimals with a point",
+    ),
+    "text asked for": (
+        ["t,who"] + [f"{t},me" for t in TS],
+        {"columns": ["who"]},
+        "row 2, column 'who': 'me' is no number",
+    ),
+    "infinite": (lines(row3="0.5,-inf,1"), {}, "row 3, column 'x': '-inf' is infinite"),
+    "overflow": (lines(row3="0.5,1,1e999"), {}, "row 3, column 'y': '1e999' is infinite"),
+    "all missing": (
+        ["t,x,y"] + [f"{t},,{t}" for t in TS],
+        {},
+        f"{PLACE}, column 'x': the value is missing in all rows; .*without this one",
+    ),
+    "constant": (
+        ["t,x,y"] + [f"{t},{t},{'NA' if t < 3 else 2.5}" for t in TS],
+        {},
+        f"{PLACE}, column 'y': the value is 2.5 wherever it is known; expected one that changes",
+    ),
+    "gap in an input": (
+        lines(row8="4.0,1,NA"),
+        {"inputs": ["y"]},
+        "row 8, column 'y': the value is missing; .*input is needed at all times: fill it in",
+    ),
+    "unsorted": (
+        lines(row8="2.5,1,1"),
+        {},
+        r"row 8, column 't': the time '2.5' comes after '3.0' in row 7; .*sort the rows",
+    ),
+    "repeated": (
+        lines(row8="3,1,1"),
+        {},
+        r"row 8, column 't': the time '3' repeats '3.0' in row 7; .*keep one",
+    ),
+    "missing time": (lines(row8="NA,1,1"), {}, "row 8, column 't': the time is missing; expected"),
+    "infinite time": (lines(row8="inf,1,1"), {}, "row 8, column 't': 'inf' is no time; expected"),
+    "words as times": (
+        lines(row2="Monday,1,1"),
+        {},
+        r"row 2, column 't': 'Monday' is no time; expected a finite number or an ISO date",
+    ),
+    "a date among numbers": (
+        lines(row8="2024-01-31,1,1"),
+        {},
+        "row 8, column 't': '2024-01-31' is no time; expected a finite number: correct it",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(tmp_path, case):
+    content, options, message = REFUSED[case]
+    with pytest.raises(TableError, match=message) as caught:
+        read_table(written(tmp_path, content), **options)
+    assert str(tmp_path / "data.csv") in str(caught.value)
+    assert str(caught.value).endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        ("2024-13-01", "'2024-13-01' is no date; .*as in the first row"),
+        ("7", "'7' is no date"),
+        ("", "the date is missing; expected an ISO date"),
+        ("2024-01-04T00:00Z", "'2024-01-04T00:00Z' has a time zone; expected none"),
+        ("2024-01-03", "'2024-01-03' repeats '2024-01-03' in row 4"),
+        ("2024-01-01T12:00", "comes after '2024-01-03' in row 4"),
+    ],
+)
+def test_refused_dates(tmp_path, cell, message):
+    rows = ["date,x", *[f"2024-01-{n:02},{n}" for n in range(1, 13)]]
+    rows[4] = f"{cell},4"
+    with pytest.raises(TableError, match=f"row 5, column 'date': .*{message}"):
+        read_table(written(tmp_path, rows))
+
+
+def test_zones_in_some_rows_only(tmp_path):
+    rows = ["date,x", *[f"2024-01-{n:02}T00:00Z,{n}" for n in range(1, 13)]]
+    rows[4] = "2024-01-04T00:00,4"
+    with pytest.raises(TableError, match=r"row 5.* has no time zone; expected one"):
+        read_table(written(tmp_path, rows))
+
+
+def test_no_file_and_a_folder(tmp_path):
+    with pytest.raises(TableError, match=r"absent\.csv does not exist; .*check its name"):
+        read_table(tmp_path / "absent.csv")
+    with pytest.raises(TableError, match=f"{tmp_path} is a folder; .*name the file inside"):
+        read_table(tmp_path)
+
+
+# --- what is written ------------------------------------------------------------------------------
+
+
+def test_written_numbers_are_read_back(tmp_path):
+    random = np.random.default_rng(0)
+    ts = np.cumsum(random.exponential(size=50))
+    ys = random.normal(size=(50, 2)) * 10.0 ** random.integers(-300, 300, (50, 2))
+    ys[7, 1] = np.nan
+    path = tmp_path / "new" / "forecast.csv"
+    write_table(path, ["t", "x, in m", 'a "y"'], [ts, *ys.T])
+    table = read_table(path)
+    assert table.names == ("x, in m", 'a "y"')
+    np.testing.assert_array_equal(table.ts, ts)
+    np.testing.assert_array_equal(table.ys, ys)
+
+
+def test_written_cells(tmp_path):
+    path = tmp_path / "forecast.csv"
+    columns = [["2024-01-01", "2024-01-02"], [1, 2], jnp.array([0.1, jnp.nan]), np.array([0.1, 1])]
+    write_table(path, ["date", "n", "x", "y"], columns)
+    assert path.read_bytes() == b"date,n,x,y\n2024-01-01,1,0.1,0.1\n2024-01-02,2,,1.0\n"
+
+
+@pytest.mark.parametrize(
+    ("names", "columns"),
+    [(["t"], [[1], [2]]), (["t", "x"], [[1], [2, 3]]), (["t"], [[[1]]]), (["t"], [1.0])],
+)
+def test_ragged_columns_are_refused(tmp_path, names, columns):
+    with pytest.raises(ValueError, match=r"columns of one length.*got \d names?"):
+        write_table(tmp_path / "forecast.csv", names, columns)
+    assert list(tmp_path.iterdir()) == []

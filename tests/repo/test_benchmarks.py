@@ -1,0 +1,105 @@
+"""What the benchmarks wrote is whole, and their page says what their numbers say."""
+
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+ANSWERS = sorted((BENCHMARKS / "results").glob("*.json"))
+# Those that write such an answer; with --tiny they run anywhere.
+SCRIPTS = sorted(p.stem for p in BENCHMARKS.glob("*.py") if "QUESTION" in p.read_text())
+
+
+@pytest.fixture
+def table(load_script):
+    return load_script(BENCHMARKS / "table.py")
+
+
+@pytest.mark.parametrize("path", ANSWERS, ids=lambda p: p.stem)
+def test_an_answer_is_whole(path):
+    answer = json.loads(path.read_text(encoding="utf-8"))
+    assert answer["question"].endswith("?")
+    assert isinstance(answer["hardware"], str)
+    assert {"jax", "python"} <= answer["versions"].keys()
+    assert answer["rows"]
+    assert answer["goals"]
+    for goal in answer["goals"]:
+        value, bar = goal["value"], goal["goal"]
+        assert math.isfinite(value), goal
+        better = {"higher": value >= bar, "lower": value <= bar}
+        assert goal["met"] == better[goal["better"]], goal
+
+
+def test_the_page_is_that_of_the_numbers(table):
+    assert (BENCHMARKS / "results/README.md").read_text(encoding="utf-8") == table.page(
+        BENCHMARKS / "results"
+    )
+
+
+def test_the_docs_have_the_table_of_the_numbers(table):
+    text = table.DOCS.read_text(encoding="utf-8")
+    assert text == table.with_table(text, BENCHMARKS / "results")
+    assert "| --- |" in text
+
+
+def test_every_script_has_an_answer():
+    assert set(SCRIPTS) <= {path.stem for path in ANSWERS}
+    assert len(SCRIPTS) >= 7
+
+
+def numbers_in(tree):
+    if isinstance(tree, dict | list):
+        for part in tree.values() if isinstance(tree, dict) else tree:
+            yield from numbers_in(part)
+    elif isinstance(tree, int | float) and math.isfinite(tree):
+        yield from (tree, tree / 1000)  # seconds, too
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_header_says_what_was_measured(name, table):
+    source = (BENCHMARKS / f"{name}.py").read_text(encoding="utf-8")
+    answer = json.loads((BENCHMARKS / f"results/{name}.json").read_text(encoding="utf-8"))
+    assert source == table.with_goals(source, answer)
+    changed = {**answer, "goals": [{**answer["goals"][0], "value": 123.4}]}
+    assert ("    123 " in table.with_goals(source, changed)) == bool(table.HEADER.search(source))
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_header_s_own_tables_are_those_of_the_results(name, table):
+    """Every number with a decimal point, or above ten, that is no setting's."""
+    source = (BENCHMARKS / f"{name}.py").read_text(encoding="utf-8")
+    measured = table.HEADER.search(source)
+    header = table.HEADER.sub("", source).split('"""')[1]
+    own = [line for line in header.splitlines() if line.startswith("    ")]
+    results = json.loads((BENCHMARKS / f"results/{name}.json").read_text(encoding="utf-8"))
+    known = list(numbers_in(results))
+    number = r"(?<![\w.,-])(?<!batch )(\d+\.\d+(?:e[-+]\d+)?|\d{2,})(?![\w,.-]| intervals)"
+    shown = re.findall(number, "\n".join(own))
+    wrong = [text for text in shown if text not in {written_as(text, x) for x in known}]
+    assert not wrong
+    assert len(shown) > 10 or not own
+    assert own or measured
+
+
+def written_as(text, number):
+    if "e" in text:
+        return f"{number:.1e}"
+    return f"{number:.{len(text.partition('.')[2])}f}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_runs(name, tmp_path):
+    """With or without the libraries it compares with."""
+    out = tmp_path / f"{name}.json"
+    command = [sys.executable, BENCHMARKS / f"{name}.py", "--tiny", "--out", out]
+    # Compiled as for a user: what the tests leave out slows convolutions down by much.
+    env = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
+    subprocess.run(command, check=True, timeout=600, capture_output=True, env=env)
+    assert json.loads(out.read_text(encoding="utf-8"))["rows"]

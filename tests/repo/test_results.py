@@ -1,0 +1,419 @@
+"""What is kept under results/ is whole, and its page says what its numbers say."""
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from reproduction import EXPERIMENTS, read_experiment, read_result
+from reproduction.accuracy import image_result
+from reproduction.images import AUGMENTED, DATASETS, TABLE_1, Run, default_protocol
+from reproduction.lines import published, read_lines
+from reproduction.study import (
+    EQUAL_COST,
+    MODELS,
+    adaptive_steps,
+    belongs_to_study,
+    studied,
+    twice_the_steps,
+)
+
+RESULTS = Path(__file__).parents[2] / "results"
+LAPTOP = RESULTS / "laptop"
+IMAGES = RESULTS / "images"
+STUDY = RESULTS.parent / "docs" / "images.md"
+README = RESULTS.parent / "README.md"
+
+
+@pytest.fixture
+def collect(load_script):
+    return load_script(RESULTS / "collect.py")
+
+
+def test_the_page_is_that_of_the_numbers(collect):
+    assert (LAPTOP / "README.md").read_text(encoding="utf-8") == collect.page(LAPTOP)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_each_experiment_is_there_in_full(name):
+    result = read_result(LAPTOP / name)
+    assert not result.quick
+    assert result.claims
+    # Its settings are those of the code.
+    settings = json.loads(json.dumps(EXPERIMENTS[name].full.__dict__))
+    assert result.settings == settings
+    for figure in result.figures:
+        assert (LAPTOP / name / f"{figure}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_claims_are_those_of_the_experiments():
+    claims = json.loads((LAPTOP / "claims.json").read_text(encoding="utf-8"))
+    found = [
+        (name, claim.claim, claim.holds)
+        for name in sorted(EXPERIMENTS)
+        for claim in read_result(LAPTOP / name).claims
+    ]
+    assert [(c["experiment"], c["claim"], c["holds"]) for c in claims] == found
+    for claim in claims:
+        if claim["value"] is not None:
+            higher = claim["value"] >= claim["bar"]
+            lower = claim["value"] <= claim["bar"]
+            assert claim["holds"] == (higher if claim["better"] == "higher" else lower)
+
+
+def test_collecting(collect, tmp_path, monkeypatch, capsys):
+    runs, laptop = tmp_path / "runs", tmp_path / "laptop"
+    monkeypatch.setattr(collect, "LAPTOP", laptop)
+    with pytest.raises(SystemExit, match="holds no full experiment"):
+        collect.collect(runs)
+    for name in ("multiples", "multiples-quick"):
+        (runs / name / "figures").mkdir(parents=True)
+        for path in (LAPTOP / "multiples").iterdir():
+            target = "figures" if path.suffix == ".png" else "."
+            (runs / name / target / path.name).write_bytes(path.read_bytes())
+    collect.collect(runs)
+    assert [p.name for p in sorted(laptop.iterdir())] == ["README.md", "claims.json", "multiples"]
+    monkeypatch.setattr("sys.argv", ["collect.py", "--check"])
+    assert collect.main() == 0
+    (laptop / "README.md").write_text("edited by hand")
+    assert collect.main() == 1
+    assert "out of date" in capsys.readouterr().out
+
+
+# --- images ---------------------------------------------------------------------------------------
+
+
+def test_the_page_of_the_images_is_that_of_their_lines(collect):
+    assert (IMAGES / "README.md").read_text(encoding="utf-8") == collect.images_page(IMAGES)
+    _, figures = read_experiment(IMAGES)
+    assert figures
+    for figure in figures:
+        assert (IMAGES / f"{figure.name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_study_is_that_of_the_lines(collect):
+    page = STUDY.read_text(encoding="utf-8")
+    assert page == collect.with_study(page, IMAGES)
+    assert page == collect.with_study(page.replace("| NODE, 2 tsit5", "| edited"), IMAGES)
+    with pytest.raises(SystemExit, match="lacks its markers"):
+        collect.with_study("A page without markers.", IMAGES)
+
+
+def test_the_page_of_the_project_shows_whole_tables(collect):
+    page = README.read_text(encoding="utf-8")
+    assert page == collect.with_tables(page, IMAGES)
+    assert page == collect.with_tables(page.replace("| NODE |", "| edited |"), IMAGES)
+    assert page.count("Table 1, ") == 3
+
+
+@pytest.fixture(scope="module")
+def compared():
+    """The lines of the study's two seeds."""
+    lines = [line for line in read_lines(IMAGES) if belongs_to_study(line) and line.run.seed < 2]
+    return lambda model, protocol: [
+        line for line in lines if (line.run.model, line.run.protocol) == (model, protocol)
+    ]
+
+
+def test_the_study_shows_what_the_page_says_of_precision_and_steps(compared):
+    for model in MODELS:
+        once, twice = compared(model, studied(model)), compared(model, twice_the_steps(model))
+        slower = compared(model, dataclasses.replace(studied(model), precision="f32"))
+        assert len(once) == len(twice) == len(slower) == 2
+        assert min(x.seconds for x in slower) > min(x.seconds for x in once)
+        apart = abs(once[0].best - once[1].best)
+        assert all(abs(a.best - b.best) < apart for a, b in zip(once, twice, strict=True))
+    lines = [line for line in read_lines(IMAGES) if belongs_to_study(line)]
+    changes = [abs(line.fine_accuracy - line.last) for line in lines]
+    assert np.quantile(changes, 0.85) < 0.5
+
+
+def test_the_study_shows_what_the_page_says_of_one_interval(compared):
+    found = {protocol: compared("NODE", protocol) for protocol in EQUAL_COST}
+    assert all(len(lines) == 2 for lines in found.values())
+    error = {p: np.mean([x.solver_error for x in lines]) for p, lines in found.items()}
+    assert min(error, key=error.get) == default_protocol("NODE") == default_protocol("NDDE")
+    best = {p: np.mean([x.best for x in lines]) for p, lines in found.items()}
+    lost = {p: np.mean([x.last - x.fine_accuracy for x in lines]) for p, lines in found.items()}
+    bosh3, midpoint, tsit5 = EQUAL_COST
+    apart = max(abs(a.best - b.best) for a, b in found.values())
+    assert best[midpoint] - max(best[bosh3], best[tsit5]) > apart
+    assert lost[midpoint] > lost[bosh3]
+
+
+def test_the_page_compares_with_the_paper_on_both_sides():
+    page = " ".join(STUDY.read_text(encoding="utf-8").split())
+    ours = {
+        (d, m): np.mean([x.best for x in of]) for d in DATASETS for m, of in by_model(d).items()
+    }
+    paper = {cell: published(*cell).mean for cell in ours}
+    baselines = [cell for cell in ours if cell[1].split("+")[-1] in ("NODE", "NDDE")]
+    own = [cell for cell in ours if cell not in baselines]
+    said = []
+    for cells, side in ((baselines, "above"), (own, "below")):
+        apart = [ours[cell] - paper[cell] for cell in cells]
+        assert (np.mean(apart) > 0) == (side == "above")
+        number = sum(x > 0 for x in apart)
+        mean = f"{abs(np.mean(apart)):.2f} points {side} it in the mean"
+        said.append(f"in {number} of {len(cells)} cells and {mean}")
+    for dataset, title in DATASETS.items():
+        gain, theirs = (x[dataset, "UNPCDDE5"] - x[dataset, "NODE"] for x in (ours, paper))
+        said.append(f"{gain:.2f} on {title} ({theirs:.2f} in the paper)")
+    for sentence in said:
+        assert sentence in page
+
+
+def test_the_page_says_how_coarse_the_steps_are():
+    page = " ".join(STUDY.read_text(encoding="utf-8").split())
+    for dataset, title in DATASETS.items():
+        of = by_model(dataset)
+        errors = [100 * np.mean([x.solver_error for x in of[model]]) for model in TABLE_1]
+        assert f"by {min(errors):.1f} to {max(errors):.1f} % on {title}" in page
+
+
+def test_how_much_holds_by_each_accuracy():
+    page = " ".join(STUDY.read_text(encoding="utf-8").split())
+    table = next(t for t in image_result(IMAGES)[0].tables if t.title.startswith("By each"))
+    found = {row[0]: dict(zip(table.columns, row, strict=True)) for row in table.rows}
+    cells = [row["cells that reach the paper's"] for row in found.values()]
+    best, others, last = (text.removesuffix(" of 60") for text in cells[:3])
+    assert f"of 60 cells, 20 models on 3 data sets, {best} reach the paper's mean" in page
+    assert (
+        f"best epoch, {others} by the epoch that a model's other seeds choose, and {last}" in page
+    )
+    clearly = [found["best epoch"][f"clearly {side} it"] for side in ("below", "above")]
+    assert f"{clearly[0]} cells are below the paper's mean by more than two standard" in page
+    # Student's distribution: five seeds of ours and five of the paper's.
+    by_chance = 60 * 2 * stats.t.sf(2, df=8)
+    chance = f"where chance alone would make some {by_chance:.0f} in all"
+    assert f"errors of the difference, and {clearly[1]} above it, {chance}" in page
+    assert found["best epoch"]["above baselines"] == "3 of 3"
+    assert found["others' epoch"]["above baselines"] == "2 of 3"
+    assert found["last, fine steps"]["order"] == "0 of 3"
+
+
+def test_which_runs_shared_a_gpu():
+    """They take more than twice as long as on CIFAR-10; the number of images alone makes 1.5."""
+    median = lambda lines: np.median([x.seconds for x in lines])
+    svhn, cifar10 = by_model("svhn"), by_model("cifar10")
+    shared = [m for m in svhn if median(svhn[m]) > 2 * median(cifar10[m])]
+    assert shared == [m for m in TABLE_1 if m != "NPCDDE3"]
+
+
+def test_every_cell_has_its_seeds(compared):
+    assert all(len(compared(m, adaptive_steps(m))) == 2 for m in MODELS)
+    for dataset in DATASETS:
+        assert all(len(found) == 5 for found in by_model(dataset).values())
+
+
+def test_the_cells_below_the_paper_s():
+    short = {d: shortfalls(d) for d in DATASETS}
+    assert {dataset: list(models) for dataset, models in short.items()} == {
+        "cifar10": ["NPCDDE2", "A2+NODE", "A2+UNPCDDE5"],
+        "svhn": ["NDDE", "UNPCDDE2", "A1+NDDE", "A1+NPCDDE5", "A4+UNPCDDE5"],
+        "mnist": ["UNPCDDE3", "UNPCDDE5", "A1+UNPCDDE5", "A2+NDDE"],
+    }
+    by_distance = sorted(((x, d, m) for d in short for m, x in short[d].items()), reverse=True)
+    assert {(d, m) for _, d, m in by_distance[:5]} == {*tries()}
+    assert by_distance[5][0] < 0.14
+
+
+def test_the_study_shows_what_the_page_says_of_adaptive_steps(compared):
+    for model in MODELS:
+        default, adaptive = (compared(model, p(model)) for p in (default_protocol, adaptive_steps))
+        best, other = ([x.best for x in lines] for lines in (default, adaptive))
+        assert abs(np.mean(best) - np.mean(other)) < max(*best, *other) - min(*best, *other)
+        assert min(x.seconds for x in adaptive) > 2.5 * max(x.seconds for x in default)
+        errors = [[x.solver_error for x in lines] for lines in (default, adaptive)]
+        assert np.mean(errors[1]) < np.mean(errors[0])
+
+
+def tries():
+    """By data set and model, the lines of other settings, each with that of the same seed in the
+    default one."""
+    lines = read_lines(IMAGES)
+    default = {line.run[:3]: line for line in lines if line.is_default}
+    other = [line for line in lines if not line.is_default and not belongs_to_study(line)]
+    found = {}
+    for line in other:
+        found.setdefault(line.run[:2], []).append((line, default[line.run[:3]]))
+    return found
+
+
+def test_twice_the_steps_are_better_and_not_always_enough():
+    enough = set()
+    for (dataset, model), pairs in tries().items():
+        assert {x.run.protocol for x, _ in pairs} == {twice_the_steps(model)}
+        assert len(pairs) == (1 if model == "A1+NPCDDE5" else 3)
+        rises = [x.best - usual.best for x, usual in pairs]
+        assert np.mean(rises) > 0
+        if model == "A4+UNPCDDE5":
+            assert min(rises) > 0
+            assert 0.9 < np.mean(rises) < 1
+        elif len(rises) > 1:
+            assert np.mean(rises) < 2 * np.std(rises, ddof=1) / np.sqrt(len(rises))
+        assert all(0.15 < x.solver_error / usual.solver_error < 0.65 for x, usual in pairs)
+        paper = published(dataset, model)
+        if np.mean([x.best for x, _ in pairs]) > paper.mean - paper.std:
+            enough.add(dataset)
+    assert enough == {"svhn"}
+
+
+def test_fine_steps_matter_more_on_svhn_and_mnist():
+    lines = [line for line in read_lines(IMAGES) if line.is_default]
+    of = lambda dataset: [line for line in lines if line.run.dataset == dataset]
+    for model in TABLE_1:
+        errors = [
+            np.mean([x.solver_error for x in of(dataset) if x.run.model == model])
+            for dataset in ("cifar10", "svhn", "mnist")
+        ]
+        assert errors == sorted(errors)
+    lost = {
+        dataset: [abs(x.last - x.fine_accuracy) for x in of(dataset)]
+        for dataset in ("cifar10", "svhn", "mnist")
+    }
+    assert np.median(lost["cifar10"]) < 0.5
+    assert 2 < max(lost["svhn"]) < 10
+    assert 2 < max(lost["mnist"]) < 10
+
+
+def by_model(dataset):
+    lines = [x for x in read_lines(IMAGES) if x.is_default and x.run.dataset == dataset]
+    return {m: [x for x in lines if x.run.model == m] for m in (*TABLE_1, *AUGMENTED)}
+
+
+def falls(lines):
+    return {m: np.mean([x.best - x.last for x in found]) for m, found in lines.items()}
+
+
+def shortfalls(dataset):
+    """Of the models whose best epoch is below the paper's mean less its deviation."""
+    whole = by_model(dataset)
+    paper = {m: published(dataset, m) for m in whole}
+    found = {m: paper[m].mean - paper[m].std - np.mean([x.best for x in whole[m]]) for m in whole}
+    return {m: short for m, short in found.items() if short > 0}
+
+
+def test_augmented_models_overfit():
+    fallen = falls(by_model("cifar10"))
+    assert min(fallen[m] for m in AUGMENTED) > max(fallen[m] for m in TABLE_1)
+    fallen = falls(by_model("svhn"))
+    assert all(fallen[model] > fallen[model.split("+")[1]] for model in AUGMENTED)
+    assert max(falls(by_model("mnist")).values()) < 0.5
+
+
+def test_the_paper_s_order():
+    claims = image_result(IMAGES)[0].claims
+    errors = [re.search(r"standard error of ([\d.]+)", claim.claim) for claim in claims]
+    found = {
+        c.claim.split(" (")[0]: (c, float(e[1])) for c, e in zip(claims, errors, strict=True) if e
+    }
+    for title in DATASETS.values():
+        assert found[f"{title}: all NPCDDEs and UNPCDDEs outperform NODE and NDDE"][0].holds
+    claim, error = found["CIFAR-10: all NPCDDEs and UNPCDDEs outperform NODE and NDDE"]
+    assert claim.value < 0.25 * error
+    best = {name: claim for name, (claim, _) in found.items() if " is the best of " in name}
+    ahead = {
+        name: claim.claim.split("less that of ")[1].split(",")[0] for name, claim in best.items()
+    }
+    assert best["CIFAR-10: UNPCDDE5 is the best of Table 1"].holds
+    for name, other in (("SVHN", "UNPCDDE3"), ("MNIST", "UNPCDDE2")):
+        name = f"{name}: UNPCDDE5 is the best of Table 1"
+        assert not best[name].holds
+        assert ahead[name] == other
+    for channels, holds in (
+        ("1 channel", [True, True, True]),
+        ("2 channels", [True, True, False]),
+        ("4 channels", [False, False, False]),
+    ):
+        verdicts = [claim.holds for name, claim in best.items() if f"with {channels} more" in name]
+        assert verdicts == holds
+    large = [abs(claim.value) > 2 * error for claim, error in found.values()]
+    assert np.mean(large) < 0.5
+
+
+def test_evaluations_of_the_ndde_and_of_npcdde5():
+    for dataset, more in (("cifar10", False), ("svhn", False), ("mnist", True)):
+        found = by_model(dataset)
+        ndde, npcdde = (np.mean([x.nfe[-1] for x in found[model]]) for model in ("NDDE", "NPCDDE5"))
+        assert (ndde > npcdde) == more
+        for channels in ("A1", "A2", "A4"):
+            pair = (found[f"{channels}+{model}"] for model in ("NDDE", "NPCDDE5"))
+            ndde, npcdde = (np.mean([x.nfe[-1] for x in lines]) for lines in pair)
+            assert ndde < npcdde
+
+
+def test_the_page_names_what_the_paper_leaves_open():
+    page = " ".join((STUDY.parent / "paper.md").read_text(encoding="utf-8").split())
+    multiples, population = EXPERIMENTS["multiples"].full, EXPERIMENTS["population"].full
+    for said in (
+        f"{multiples.inputs} inputs evenly over [0, 1], Adam at {multiples.learning_rate:g} with",
+        "uniform in [{:g}, {:g}]".format(*population.starts),
+        f"{population.steps} Bosh3 steps a unit of time, tests with steps {population.finer} times",
+        f"all {population.series} series in each step of Adam",
+    ):
+        assert said in page
+
+
+def test_the_page_names_the_default_steps():
+    page = " ".join(STUDY.read_text(encoding="utf-8").split())
+    steps = [default_protocol(f"NPCDDE{n}").steps for n in (2, 3, 5)]
+    assert "with 2, 3 and 5 intervals it takes {}, {} and {} midpoint steps".format(*steps) in page
+    for model in ("NODE", "NDDE"):
+        assert (default_protocol(model).solver, default_protocol(model).steps) == ("bosh3", 4)
+    assert "with one interval takes 4 Bosh3 steps" in page
+    run = Run("mnist", "UNPCDDE5", 0, default_protocol("UNPCDDE5"))
+    assert f'lagrax.paper.load_model("runs/images/runs/{run.name}")' in page
+
+
+def test_collecting_lines(collect, tmp_path, monkeypatch, capsys):
+    images, page, project = tmp_path / "images", tmp_path / "images.md", tmp_path / "README.md"
+    lines = (IMAGES / "cifar10.jsonl").read_text(encoding="utf-8").splitlines()
+    images.mkdir()
+    (images / "cifar10.jsonl").write_text("\n".join(lines[:2]) + "\n", encoding="utf-8")
+    new = tmp_path / "runs/images/lines"
+    new.mkdir(parents=True)
+    (new / "a.jsonl").write_text(lines[3] + "\n", encoding="utf-8")
+    # There already, and so left as it is.
+    (new / "b.jsonl").write_text(lines[1].replace('"seconds": ', '"seconds": 9'), encoding="utf-8")
+    page.write_text("Before.\n<!-- study -->\nold\n<!-- /study -->\nBehind.\n", encoding="utf-8")
+    monkeypatch.setattr(collect, "IMAGES", images)
+    monkeypatch.setattr(collect, "STUDY", page)
+    project.write_text("<!-- images -->\nold\n<!-- /images -->\n", encoding="utf-8")
+    monkeypatch.setattr(collect, "README", project)
+    monkeypatch.setattr("sys.argv", ["collect.py", "--images", str(tmp_path / "runs")])
+    assert collect.main() == 0
+    kept = (images / "cifar10.jsonl").read_text(encoding="utf-8").splitlines()
+    assert sorted(kept) == sorted([lines[0], lines[1], lines[3]])
+    # No table is whole.
+    assert project.read_text(encoding="utf-8") == "<!-- images -->\n\n<!-- /images -->\n"
+    monkeypatch.setattr("sys.argv", ["collect.py", "--check"])
+    assert collect.main() == 0
+    page.write_text(page.read_text(encoding="utf-8").replace("Before", "Earlier"), encoding="utf-8")
+    assert collect.main() == 0
+    (images / "README.md").write_text("edited by hand", encoding="utf-8")
+    assert collect.main() == 1
+    assert "out of date" in capsys.readouterr().out
+
+
+def test_the_gpu_script_s_table_is_that_of_its_results():
+    """Its header shows one line a program and arithmetic, one column a model."""
+    folder = RESULTS.parent / "benchmarks"
+    header = (folder / "gpu_step.py").read_text(encoding="utf-8").split('"""')[1]
+    rows = json.loads((folder / "results/gpu_step.json").read_text(encoding="utf-8"))["rows"]
+    steps = {}
+    for row in rows:
+        if row.get("ms") is not None:
+            steps.setdefault((row["program"], row["arithmetic"]), {})[row["model"]] = row["ms"]
+    for (program, arithmetic), times in steps.items():
+        lines = [
+            line.split() for line in header.splitlines() if line.split()[:1] == program.split()[:1]
+        ]
+        shown = [f"{times[m]:.1f}" for m in ("NODE", "NPCDDE5", "UNPCDDE5") if m in times]
+        if len(shown) == 3:
+            assert any(line[-3:] == shown for line in lines), (program, arithmetic, shown)
+    assert len(steps) >= 8

@@ -1,0 +1,246 @@
+"""The documentation builds without a warning and without a network, and its links lead on."""
+
+import ast
+import functools
+import importlib
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [
+    *ROOT.glob("*.md"),
+    *DOCS.rglob("*.md"),
+    *(ROOT / "results").rglob("*.md"),
+    *(ROOT / "benchmarks").rglob("*.md"),
+    *(ROOT / "examples").glob("*.md"),
+]
+
+
+# --- the built site -------------------------------------------------------------------------------
+
+
+class Links(HTMLParser):
+    """What a page loads, what it links to, and which anchors it has."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.loaded, self.linked, self.anchors = [], [], set()
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        found = dict(attrs)
+        self.anchors |= {found[name] for name in ("id", "name") if found.get(name)}
+        if tag == "a" and found.get("href"):
+            self.linked.append(found["href"])
+        elif tag == "link" and found.get("rel") != "canonical" and found.get("href"):
+            self.loaded.append(found["href"])
+        elif tag in ("script", "img", "iframe", "source", "video") and found.get("src"):
+            self.loaded.append(found["src"])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    # As where there is no network: every request would fail.
+    environment = {**os.environ, "https_proxy": "http://127.0.0.1:9", "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stderr, done.stderr
+    return folder
+
+
+@functools.cache
+def links_of(path: Path) -> Links:
+    return Links(path.read_text(encoding="utf-8"))
+
+
+def broken(page: Path, site: Path) -> list[str]:
+    """The links of a built page that lead to no file, or to no anchor in it."""
+    links, found = links_of(page), []
+    for target in (*links.linked, *links.loaded):
+        parts = urlsplit(target)
+        if parts.scheme or parts.netloc:
+            continue
+        to = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+        to = to / "index.html" if to.is_dir() else to
+        if not to.is_file() or not to.is_relative_to(site):
+            found.append(f"{page.relative_to(site)}: {target} is not there")
+            continue
+        anchored = parts.fragment and to.suffix == ".html"
+        if anchored and unquote(parts.fragment) not in links_of(to).anchors:
+            found.append(f"{page.relative_to(site)}: {target} has no such anchor")
+    return found
+
+
+def test_every_link_of_the_site_leads_somewhere(site):
+    pages = [p for p in site.rglob("*.html") if p.name != "404.html"]
+    assert len(pages) > 25
+    assert [sentence for page in pages for sentence in broken(page, site)] == []
+
+
+def test_a_broken_link_is_noticed(tmp_path):
+    page = tmp_path / "index.html"
+    page.write_text(
+        '<a href="gone.html">x</a><a href="#nowhere">y</a><p id="here"></p>'
+        '<a href="#here">z</a><img src="gone.png"><a href="https://e.org/">w</a>'
+    )
+    assert [s.split(": ")[1] for s in broken(page, tmp_path)] == [
+        "gone.html is not there",
+        "#nowhere has no such anchor",
+        "gone.png is not there",
+    ]
+
+
+def test_no_page_asks_another_machine_for_anything(site):
+    for page in site.rglob("*.html"):
+        foreign = [url for url in links_of(page).loaded if urlsplit(url).netloc]
+        assert foreign == [], page
+    for sheet in site.rglob("*.css"):
+        assert not re.search(r"@import|url\(['\"]?(https?:)?//", sheet.read_text(encoding="utf-8"))
+
+
+def test_the_site_has_what_a_reader_looks_for(site):
+    start = (site / "index.html").read_text(encoding="utf-8")
+    for tab in ("Concepts", "Coming from", "Tutorials", "The paper", "Performance", "API"):
+        assert re.search(rf"md-tabs__link[^>]*>\s*{tab}", start), tab
+    performance = (site / "performance" / "index.html").read_text(encoding="utf-8")
+    assert "torchdiffeq, fastest program" in performance
+    assert "Checkpointed()" in (site / "gradients" / "index.html").read_text(encoding="utf-8")
+
+
+# --- pages as they lie in the repository ----------------------------------------------------------
+
+LINK = re.compile(r"\]\((?!\w+:|#)([^)\s#]+)")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_links_between_files_of_the_repository(page):
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    missing = [t for t in LINK.findall(text) if not (page.parent / unquote(t)).exists()]
+    assert missing == []
+
+
+def test_links_are_mended_for_the_site(load_script):
+    hooks = load_script(DOCS / "site.py")
+    page = "[a](../results/x.md) [b](gradients.md#memory) ![c](images/c.png) [d](https://e.org)"
+    expected = "[a](results/x.md) [b](gradients.md#memory) ![c](images/c.png) [d](https://e.org)"
+    assert hooks.mend(page, "images.md", inside=True) == expected
+    page = "[a](../../results/x.md#y) [b](../solve.md) [c](#d)"
+    expected = "[a](../results/x.md#y) [b](../solve.md) [c](#d)"
+    assert hooks.mend(page, "api/nn.md", inside=True) == expected
+    page = "[a](../../docs/images.md) ![b](curves.png) [c](docs/x.md)"
+    expected = "[a](../../images.md) ![b](curves.png) [c](docs/x.md)"
+    assert hooks.mend(page, "results/images/README.md", inside=False) == expected
+
+
+# --- the paper's map, and the picture of the files ------------------------------------------------
+
+
+def resolve(name: str):
+    """The object of a dotted name, whose first parts are a module."""
+    parts = name.split(".")
+    for cut in range(len(parts), 0, -1):
+        try:
+            found = importlib.import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[cut:]:
+            found = getattr(found, part)
+        return found
+    raise AssertionError(name)
+
+
+@pytest.fixture(scope="module")
+def paper():
+    return (DOCS / "paper.md").read_text(encoding="utf-8")
+
+
+def test_every_equation_of_the_paper_has_its_place(paper):
+    rows = paper.split("## Equations")[1].split("## Statements")[0]
+    firsts = [row.split("|")[1] for row in rows.splitlines() if row.startswith("| (")]
+    numbers = [
+        int(n) for first in firsts for n in re.findall(r"\((\d+)\)", first.split(" ")[1] + first)
+    ]
+    assert sorted(set(numbers)) == list(range(1, 24))
+
+
+def test_every_name_on_the_papers_page_exists(paper):
+    names = re.findall(r"`(lagrax(?:\.\w+)+)", paper)
+    assert len(names) > 20
+    for name in names:
+        resolve(name)
+    tests = set(re.findall(r"`(test_\w+)`", paper))
+    defined = {
+        node.name
+        for path in (ROOT / "tests").glob("test_*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef)
+    }
+    assert tests
+    assert tests <= defined
+
+
+def test_what_the_page_says_of_the_papers_chaos():
+    """In plain floats, without lagrax: at a = 3.2 the map ends in a stable cycle of 36."""
+    x, slopes = 0.5, []
+    for k in range(20_000):
+        if k >= 10_000:
+            slopes.append(math.log(abs((1 - 3.2 * x) * math.exp(3.2 * (1 - x)))))
+        x = x * math.exp(3.2 * (1 - x))
+    assert sum(slopes) / len(slopes) < -0.05
+    orbit = [x]
+    for _ in range(36):
+        orbit.append(orbit[-1] * math.exp(3.2 * (1 - orbit[-1])))
+    assert orbit[36] == pytest.approx(x, abs=1e-9)
+    assert all(abs(orbit[k] - x) > 1e-6 for k in range(1, 36))
+
+
+@pytest.mark.parametrize("page", ["diffrax", "torchdde"])
+def test_the_order_on_lagged_equations_is_what_was_measured(page):
+    text = " ".join((DOCS / "coming-from" / f"{page}.md").read_text(encoding="utf-8").split())
+    assert "about 4 with Tsit5 and 6 with Dopri8" in text
+    measured = json.loads((ROOT / "benchmarks/results/work_precision.json").read_text())
+    order = {goal["name"]: goal["value"] for goal in measured["goals"]}
+    (tsit5,) = [v for k, v in order.items() if "utchinson" in k and "Tsit5: order" in k]
+    (dopri8,) = [v for k, v in order.items() if "utchinson" in k and "Dopri8: order" in k]
+    assert round(tsit5) == 4
+    assert int(dopri8) == 6
+
+
+def test_every_module_is_in_the_table_of_the_files():
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    table = page.split("## Where things are")[1].split("## How a solve flows")[0]
+    named = set(re.findall(r"(\w+)\.py`", table))
+    package = ROOT / "lagrax"
+    files = [
+        p for folder in ("", "nn", "analysis", "identify") for p in (package / folder).glob("*.py")
+    ]
+    assert named >= {p.stem for p in files} - {"__init__", "__main__"}
+
+
+def test_the_picture_of_the_files_is_that_of_the_imports(load_script):
+    pictures = load_script(DOCS / "pictures.py")
+    assert {"_solve.py", "_stepping.py"} <= set(pictures.FLOW)
+    for caller, callee in pictures.ASKS:
+        tree = ast.parse((ROOT / "lagrax" / caller).read_text(encoding="utf-8"))
+        asked = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.level}
+        assert Path(callee).stem in asked, (caller, callee)
+    for name in pictures.FLOW:
+        assert (ROOT / "lagrax" / name).is_file()

@@ -1,0 +1,81 @@
+"""F(x) = 16x: the library's training against one written out by hand."""
+
+import math
+
+import numpy as np
+import pytest
+
+from reproduction import multiples
+from reproduction.experiment import Trainer
+from reproduction.multiples import Settings, check, fallen_after
+
+SETTINGS = Settings(steps=400)
+
+
+def by_hand(n: int, settings: Settings) -> dict[str, np.ndarray]:
+    """Loss, a and b before each Adam step, by the derivatives of z_{k+1} = z_k + τ(a z_k + b)."""
+    x = np.linspace(0, 1, settings.inputs)
+    theta, mean, square = np.zeros((3, 2))
+    records = []
+    for step in range(1, settings.steps + 1):
+        a, b = theta
+        z, dz = x, np.zeros((2, len(x)))
+        for _ in range(n):
+            dz = dz + settings.tau * (a * dz + np.stack([z, np.ones_like(x)]))
+            z = z + settings.tau * (a * z + b)
+        error = z - settings.factor * x
+        records.append((np.mean(error**2), a, b))
+        gradient = np.mean(2 * error * dz, axis=1)
+        mean = 0.9 * mean + 0.1 * gradient
+        square = 0.999 * square + 0.001 * gradient**2
+        scaled = mean / (1 - 0.9**step) / (np.sqrt(square / (1 - 0.999**step)) + 1e-8)
+        theta = theta - settings.learning_rate * scaled
+    return dict(zip(("loss", "a", "b"), np.array(records).T, strict=True))
+
+
+@pytest.fixture
+def outcome(x64, tmp_path):
+    return multiples.run(SETTINGS, Trainer(tmp_path, {}, {"progress": False}))
+
+
+def test_training(outcome):
+    (figure,) = outcome.figures
+    assert figure.columns == 3
+    for panel, name in zip(figure.panels, ("loss", "a", "b"), strict=True):
+        for line, n in zip(panel.marks, (1, 2), strict=True):
+            np.testing.assert_allclose(line.y, by_hand(n, SETTINGS)[name], rtol=1e-8, atol=1e-12)
+
+    # So few steps do not let T = τ get there, which decides nothing.
+    assert [claim.holds for claim in outcome.claims] == [False, False]
+    assert outcome.claims[0].value is None
+    assert [row[1] for row in outcome.tables[0].rows] == ["never", "never"]
+
+
+def test_iterations_until_fallen():
+    loss = np.array([100.0, 2.0, 1.0, 0.9, 3.0])
+    assert fallen_after(loss, 0.01) == 3
+    assert math.isnan(fallen_after(loss, 0.001))
+
+
+@pytest.mark.parametrize(
+    ("fallen", "a", "holds"),
+    [
+        ({1: 3000.0, 2: 600.0}, 3.005, [True, True]),
+        ({1: 600.0, 2: 3000.0}, 2.98, [False, False]),
+        ({1: 600.0, 2: math.nan}, 15.0, [False, False]),
+    ],
+)
+def test_claims(fallen, a, holds):
+    curves = {1: {"a": np.array([0.0, 15.0])}, 2: {"a": np.array([0.0, a])}}
+    assert [claim.holds for claim in check(curves, fallen, Settings())] == holds
+
+
+def test_quick_is_enough(tmp_path):
+    """The short configuration has both loss curves fall, so that its verdict is one."""
+    outcome = multiples.run(multiples.EXPERIMENT.quick, Trainer(tmp_path, {}, {"progress": False}))
+    faster, small = outcome.claims
+    assert faster.holds
+    assert faster.value is not None
+    assert 4 < faster.value < 6
+    assert small.holds
+    assert outcome.tables[0].rows[1][3] == "3"

@@ -1,0 +1,368 @@
+"""Where tasks are run: here in their order, or on Ray with workers that die."""
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from affine import run_in, same
+
+from lagrax._cli import app as cli
+from lagrax.training import _launchers
+from lagrax.training._files import WriteError
+from lagrax.training._launchers import WorkerDied, launch
+
+TESTS = Path(__file__).parent
+SOAK = TESTS.parent / "results" / "soak"
+
+
+def doubled(number):
+    return 2 * number
+
+
+def refused(path):
+    raise WriteError(f"{path} cannot be written.")
+
+
+def dies():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def trained(folder, kills):
+    """Kills itself so often, after the second of its four blocks."""
+    attempts = folder.parent / "attempts"
+    with attempts.open("a") as file:
+        file.write(f"{os.getpid()}\n")
+    left = kills - len(attempts.read_text().splitlines())
+    found = run_in(folder, stop=_Killer() if left >= 0 else None)
+    return found.model, found.metrics["loss"].values.tolist()
+
+
+class _Killer:
+    """Looked at after each block."""
+
+    def __init__(self):
+        self.blocks = 0
+
+    def is_set(self):
+        self.blocks += 1
+        if self.blocks == 2:
+            dies()
+        return False
+
+
+# --- here -----------------------------------------------------------------------------------------
+
+
+def test_here_one_follows_the_other():
+    tasks = launch("here", doubled, [(3,), (1,), (2,)])
+    assert list(tasks) == [(0, 6), (1, 2), (2, 4)]
+    assert list(launch("here", doubled, [])) == []
+
+
+def test_here_each_begins_when_the_one_before_was_seen():
+    begun = []
+    for number, _ in launch("here", begun.append, [(0,), (1,)]):
+        assert begun == list(range(number + 1))
+
+
+def test_without_ray_it_says_what_to_install(lagrax_command, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    line = "reproduce images --quick --model NODE --launcher ray --data ."
+    code, out, err = lagrax_command(*line.split())
+    assert (code, out) == (2, "")
+    assert err.splitlines()[-1] == 'This needs ray: pip install "lagrax[ray]"'
+
+
+def test_another_launcher_is_refused(lagrax_command):
+    code, out, err = lagrax_command("reproduce", "images", "--launcher", "slurm")
+    assert (code, out) == (2, "")
+    assert err.endswith("No launcher 'slurm': choose one of here, ray.\n")
+
+
+# --- ray ------------------------------------------------------------------------------------------
+
+
+class _Errors:
+    class RayTaskError(Exception):
+        cause = WriteError("x cannot be written.")
+
+    class WorkerCrashedError(Exception): ...
+
+    class NodeDiedError(Exception): ...
+
+    class OutOfMemoryError(Exception): ...
+
+    class LocalRayletDiedError(Exception): ...
+
+
+class _Ray:
+    """As much of Ray as a launcher sees: tasks end from the last to the first."""
+
+    exceptions = _Errors
+
+    def __init__(self, initialised=False, gpus=0):
+        self.initialised, self.gpus, self.asked = initialised, gpus, {}
+
+    def is_initialized(self):
+        return self.initialised
+
+    def init(self, **options):
+        self.initialised = True
+
+    def shutdown(self):
+        self.initialised = False
+
+    def cluster_resources(self):
+        return {"CPU": 2.0} | ({"GPU": self.gpus} if self.gpus else {})
+
+    def remote(self, **options):
+        self.asked = options
+
+        class Remote:
+            def __init__(self, task):
+                self.remote = lambda *given: lambda: task(*given)
+
+        return Remote
+
+    def wait(self, waiting):
+        return waiting[-1:], waiting[:-1]
+
+    def get(self, ended):
+        return ended()
+
+
+@pytest.fixture
+def pretended(monkeypatch):
+    def pretend(**options):
+        ray = _Ray(**options)
+        monkeypatch.setattr(_launchers, "load", {"ray": ray}.__getitem__)
+        return ray
+
+    return pretend
+
+
+def test_what_ends_first_comes_first(pretended):
+    ray = pretended()
+    assert list(launch("ray", doubled, [(3,), (1,)])) == [(1, 2), (0, 6)]
+    assert ray.asked == {"num_cpus": 1, "num_gpus": 0, "max_retries": 3}
+    assert not ray.initialised
+
+
+def test_a_task_has_gpus_for_itself_where_there_are_some(pretended):
+    ray = pretended(initialised=True, gpus=8)
+    assert list(launch("ray", doubled, [(3,)], gpus=2)) == [(0, 6)]
+    assert ray.asked["num_gpus"] == 2
+    assert ray.initialised, "what was there before stays"
+
+
+@pytest.mark.parametrize("kind", ["WorkerCrashedError", "NodeDiedError", "OutOfMemoryError"])
+def test_a_task_that_always_dies_is_named(pretended, kind):
+    ray = pretended()
+
+    def fails():
+        raise getattr(_Errors, kind)
+
+    sentence = (
+        r"Task 1 of 1 ended with its worker 4 times; what is done is kept\. Look for what kills it"
+    )
+    with pytest.raises(WorkerDied, match=sentence):
+        list(launch("ray", fails, [()]))
+    assert not ray.initialised
+
+
+@pytest.mark.parametrize("error", [_Errors.LocalRayletDiedError("it died"), OSError("Broken pipe")])
+def test_a_raylet_that_was_killed_is_a_sentence(pretended, error):
+    """Older versions of Ray say no more than that a pipe is broken."""
+    ray = pretended()
+
+    def fails():
+        raise error
+
+    sentence = r"^Task 2 of 2 ended because Ray's own process on its machine .* died; .* is kept\."
+    with pytest.raises(WorkerDied, match=sentence):
+        list(launch("ray", fails, [(), ()]))
+    assert not ray.initialised
+
+
+def test_what_a_task_raises_is_told_as_it_is(pretended):
+    pretended()
+
+    def fails():
+        raise _Errors.RayTaskError("a long story")
+
+    with pytest.raises(WriteError) as error:
+        list(launch("ray", fails, [()]))
+    assert type(error.value) is WriteError
+    assert str(error.value) == "x cannot be written."
+
+
+# --- a cluster, for real --------------------------------------------------------------------------
+
+# In processes of their own: Ray starts many, and wants to be told beforehand where it may listen.
+BEGIN = """
+from pathlib import Path
+from lagrax._launchers import launch
+import test_launchers as t
+"""
+
+
+def python(code):
+    environment = os.environ | {"PYTHONPATH": str(TESTS)}
+    command = [sys.executable, "-c", BEGIN + code]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    assert run.returncode == 0, run.stderr
+    return run
+
+
+@pytest.mark.slow
+def test_a_killed_worker_s_training_is_retried_and_resumed(tmp_path):
+    code = f"""
+import pickle
+folder = Path({str(tmp_path)!r})
+found = dict(launch("ray", t.trained, [(folder / "run", 2), (folder / "other" / "run", 0)]))
+(folder / "found").write_bytes(pickle.dumps(found))
+"""
+    (tmp_path / "other").mkdir()
+    run = python(code)
+    assert run.stderr == ""
+    found = pickle.loads((tmp_path / "found").read_bytes())
+    undisturbed = run_in(tmp_path / "undisturbed")
+    assert len(set((tmp_path / "attempts").read_text().splitlines())) == 3
+    for model, losses in found.values():
+        same(model, undisturbed.model)
+        assert losses == undisturbed.metrics["loss"].values.tolist()
+    one, other = (tmp_path / x / "metrics.jsonl" for x in ("run", "undisturbed"))
+    assert one.read_bytes() == other.read_bytes()
+
+
+@pytest.mark.slow
+def test_a_task_that_always_dies_on_ray():
+    code = """
+from lagrax._files import WriteError
+try:
+    list(launch("ray", t.dies, [()]))
+except t.WorkerDied as error:
+    print(error)
+import ray
+assert not ray.is_initialized()
+try:
+    list(launch("ray", t.refused, [("x",)]))
+except WriteError as error:
+    print(error)
+"""
+    run = python(code)
+    first, second = run.stdout.splitlines()
+    assert first.startswith("Task 1 of 1 ended with its worker 4 times; what is done is kept.")
+    assert second == "x cannot be written."
+    assert run.stderr == ""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="looks into /proc")
+def test_a_cluster_of_its_own_listens_to_this_machine_alone():
+    code = """
+for _ in launch("ray", t.listening, [()]):
+    print(t.json.dumps(t.listening()))
+"""
+    before = listening()
+    run = python(code)
+    new = set(json.loads(run.stdout)) - set(before)
+    assert new, "it listens somewhere"
+    assert all(address.rpartition(":")[0].endswith("0100007F") for address in new), new
+    for _ in range(50):
+        if not set(listening()) & new:
+            break
+        time.sleep(0.1)
+    assert not set(listening()) & new, "it is shut down"
+
+
+def listening():
+    """The addresses of this machine that something listens to, as Linux writes them."""
+    found = []
+    for name in ("tcp", "tcp6"):
+        for line in Path("/proc/net", name).read_text().splitlines()[1:]:
+            _, local, _, status = line.split()[:4]
+            if status == "0A":
+                found.append(local)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks into /proc")
+def test_a_sweep_on_ray_leaves_the_same_lines(tmp_path, load_script):
+    """Though one of its workers is killed as soon as it trains."""
+    load_script(SOAK / "kills.py").write_images(tmp_path / "mnist")
+    line = "reproduce images --quick --model NODE --epochs 1 --seeds 2 --data mnist --out"
+
+    def sweep(out, *more, meanwhile=lambda process: None):
+        command = [sys.executable, "-m", "lagrax", *line.split(), out, *more]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen(command, cwd=tmp_path, **pipes) as process:
+            meanwhile(process)
+            out, err = process.communicate(timeout=500)
+        assert process.returncode == 0, err
+        return err
+
+    killed = []
+
+    def kill_one(process):
+        while process.poll() is None and not list(tmp_path.glob("ray/*/runs/*/metrics.jsonl")):
+            time.sleep(0.05)
+        killed.append(workers(tmp_path)[0])
+        os.kill(killed[0], signal.SIGKILL)
+
+    sweep("here")
+    said = sorted(sweep("ray", "--launcher", "ray", meanwhile=kill_one).splitlines())
+    assert killed
+    assert len(said) == 3, said
+    assert said[0].startswith("2 of 2 runs trained, 0 done before")
+    assert said[1].startswith("MNIST, NODE, seed 0: Test accuracy ")
+    assert said[2].startswith("MNIST, NODE, seed 1: Test accuracy ")
+    one, other = (lines(tmp_path / out) for out in ("here", "ray"))
+    assert len(one) == 2
+    assert one == other
+    here, there = (
+        {str(p.relative_to(tmp_path / x)) for p in (tmp_path / x).rglob("*") if p.is_file()}
+        for x in ("here", "ray")
+    )
+    assert here == there
+    assert "0 of 2 runs trained, 2 done before" in sweep("ray", "--launcher", "ray")
+    assert lines(tmp_path / "ray") == other
+
+
+def workers(folder):
+    """The processes that train below a folder, by what Ray calls them."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            title, where = (place / "cmdline").read_bytes(), os.readlink(place / "cwd")
+        except OSError:
+            continue
+        if title.startswith(b"ray::train_one") and Path(where) == folder:
+            found.append(int(place.name))
+    return found
+
+
+def lines(folder):
+    """But for times, and the commit, which may be another by now."""
+    apart = {"seconds": 0, "versions": {}}
+    return {p.name: json.loads(p.read_text()) | apart for p in folder.rglob("lines/*")}
+
+
+def test_the_command_takes_the_launcher(lagrax_command, monkeypatch):
+    asked = {}
+
+    def sweep(runs, folder, **options):
+        asked.update(options, runs=len(runs))
+        raise WorkerDied("Task 1 of 1 ended.")
+
+    monkeypatch.setattr(cli, "sweep", sweep)
+    line = "reproduce images --quick --model NODE --launcher ray --devices 1"
+    assert lagrax_command(*line.split()) == (1, "", "Task 1 of 1 ended.\n")
+    assert (asked["launcher"], asked["devices"], asked["runs"]) == ("ray", 1, 1)

@@ -21,6 +21,8 @@ PACKAGES = {
     "filelock": "train",
     "optax": "train",
     "safetensors": "train",
+    "msgspec": "train",
+    "narwhals": "train",
     "rich": "train",
     "tensorboardX": "train",
     "matplotlib": "plot",

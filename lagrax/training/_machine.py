@@ -28,6 +28,7 @@ PACKAGES = {
     "typer": "cli",
     "dash": "explore",
     "ray": "ray",
+    "pooch": "reproduction",
 }
 
 

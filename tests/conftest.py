@@ -97,16 +97,28 @@ def unchecked():
     jaxtyping.config.update("jaxtyping_disable", False)
 
 
-@pytest.fixture
-def lagrax_command(capsys, monkeypatch, tmp_path):
-    """Runs a command line in an empty folder: exit code, stdout, stderr."""
-    monkeypatch.chdir(tmp_path)
+def _run_in_empty_folder(run, capsys, monkeypatch, folder):
+    monkeypatch.chdir(folder)
 
-    from lagrax._cli import app as cli  # not before the import hook is set
-
-    def run(*arguments):
-        code = cli.run(list(arguments))
+    def command(*arguments):
+        code = run(list(arguments))
         output = capsys.readouterr()
         return code, output.out, output.err
 
-    return run
+    return command
+
+
+@pytest.fixture
+def lagrax_command(capsys, monkeypatch, tmp_path):
+    """Runs a command line of `lagrax` in an empty folder: exit code, stdout, stderr."""
+    from lagrax._cli.app import run  # not before the import hook is set
+
+    return _run_in_empty_folder(run, capsys, monkeypatch, tmp_path)
+
+
+@pytest.fixture
+def reproduction_command(capsys, monkeypatch, tmp_path):
+    """The same of `python -m reproduction`."""
+    from reproduction.__main__ import run
+
+    return _run_in_empty_folder(run, capsys, monkeypatch, tmp_path)

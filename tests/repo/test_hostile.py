@@ -20,12 +20,12 @@ import tracemalloc
 import zlib
 from pathlib import Path
 
-import by_hand
+from helpers import sample_files
 import numpy as np
 import pytest
 import scipy.io
 import test_data
-from by_hand import CHECKPOINT, listing, model, run, write
+from helpers.sample_files import CHECKPOINT, listing, model, run, write
 from test_data import (
     BIN,
     BINARY_TAR,
@@ -215,8 +215,8 @@ def table(folder):
 
 
 def opened(folder):
-    with RunFolder(folder, by_hand.CONFIG) as opened:
-        return opened.restore(by_hand.STATE)
+    with RunFolder(folder, sample_files.CONFIG) as opened:
+        return opened.restore(sample_files.STATE)
 
 
 # By what reads it: the files around it, the file, what is done, and the error.
@@ -658,7 +658,7 @@ def test_a_sparse_checkpoint(tmp_path):
 
 
 def test_a_checkpoint_of_a_larger_model(tmp_path):
-    write(tmp_path, run(**{CHECKPOINT: by_hand.checkpoint({"['weight']": np.ones(2**20)})}))
+    write(tmp_path, run(**{CHECKPOINT: sample_files.checkpoint({"['weight']": np.ones(2**20)})}))
     refused(RunError, lambda: opened(tmp_path), str(tmp_path / CHECKPOINT), "another model")
 
 

@@ -20,11 +20,11 @@ import tracemalloc
 import zlib
 from pathlib import Path
 
-from helpers import sample_files
 import numpy as np
 import pytest
 import scipy.io
 import test_data
+from helpers import sample_files
 from helpers.sample_files import CHECKPOINT, listing, model, run, write
 from test_data import (
     BIN,

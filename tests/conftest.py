@@ -28,7 +28,7 @@ os.environ.setdefault("XLA_FLAGS", " ".join(FLAGS))
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Before the first import of lagrax: annotations of all its functions are checked when called.
-jaxtyping.install_import_hook("lagrax", "beartype.beartype")
+jaxtyping.install_import_hook(["lagrax", "reproduction"], "beartype.beartype")
 
 # The first example compiles, so times say nothing; a failure must come back at the next run.
 # A function-scoped fixture is fine here: `x64` is the same for every example.
@@ -122,3 +122,14 @@ def reproduction_command(capsys, monkeypatch, tmp_path):
     from reproduction.__main__ import run
 
     return _run_in_empty_folder(run, capsys, monkeypatch, tmp_path)
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Each data set has as many images as `helpers.data_files` makes."""
+    from helpers.data_files import TEST, TRAIN  # not before the import hook is set
+
+    from reproduction import data
+
+    for name, source in data._SETS.items():
+        monkeypatch.setitem(data._SETS, name, source._replace(counts=(TRAIN, TEST)))

@@ -3,6 +3,7 @@
 import importlib.metadata
 import importlib.util
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -97,31 +98,66 @@ def unchecked():
     jaxtyping.config.update("jaxtyping_disable", False)
 
 
-def _run_in_empty_folder(run, capsys, monkeypatch, folder):
-    monkeypatch.chdir(folder)
-
-    def command(*arguments):
-        code = run(list(arguments))
-        output = capsys.readouterr()
-        return code, output.out, output.err
-
-    return command
-
-
 @pytest.fixture
-def lagrax_command(capsys, monkeypatch, tmp_path):
+def lagrax_command(command_line):
     """Runs a command line of `lagrax` in an empty folder: exit code, stdout, stderr."""
-    from lagrax._cli.app import run  # not before the import hook is set
+    from lagrax._cli import app  # not before the import hook is set
 
-    return _run_in_empty_folder(run, capsys, monkeypatch, tmp_path)
+    return command_line(app.run)
 
 
 @pytest.fixture
-def reproduction_command(capsys, monkeypatch, tmp_path):
-    """The same of `python -m reproduction`."""
-    from reproduction.__main__ import run
+def reproduction_command(command_line):
+    """Runs a command line of `python -m reproduction`: exit code, stdout, stderr."""
+    from reproduction import __main__
 
-    return _run_in_empty_folder(run, capsys, monkeypatch, tmp_path)
+    return command_line(__main__.run)
+
+
+@pytest.fixture
+def command_line(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+    def make(run):
+        def call(*arguments):
+            code = run(list(arguments))
+            output = capsys.readouterr()
+            return code, output.out, output.err
+
+        return call
+
+    return make
+
+
+BROWSER_FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+]
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    from selenium.webdriver.chrome.service import Service
+
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        pytest.skip("chromium and chromedriver are not both installed")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in [*BROWSER_FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"]:
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    chrome = webdriver.Chrome(options=options, service=Service(driver))
+    yield chrome
+    chrome.quit()
 
 
 @pytest.fixture

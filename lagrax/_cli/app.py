@@ -15,8 +15,6 @@ import jax
 import typer
 import typer.core
 
-from reproduction import DataError, ResultError
-
 from .._solve.solution import SolveError
 from .._solve.values import MOST_COUNT
 from ..identify import IdentifyError
@@ -51,12 +49,10 @@ app = typer.Typer(
 # What is wrong with what was asked for, and what goes wrong on the way.
 REFUSED = (
     AnalyseError,
-    DataError,
     ExploreError,
     FitError,
     FolderError,
     _machine.MissingExtra,
-    ResultError,
     RunError,
     SimulateError,
     TableError,

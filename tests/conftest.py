@@ -29,7 +29,7 @@ os.environ.setdefault("XLA_FLAGS", " ".join(FLAGS))
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Before the first import of lagrax: annotations of all its functions are checked when called.
-jaxtyping.install_import_hook("lagrax", "beartype.beartype")
+jaxtyping.install_import_hook(["lagrax", "reproduction"], "beartype.beartype")
 
 # The first example compiles, so times say nothing; a failure must come back at the next run.
 # A function-scoped fixture is fine here: `x64` is the same for every example.
@@ -158,3 +158,14 @@ def browser(tmp_path_factory):
     chrome = webdriver.Chrome(options=options, service=Service(driver))
     yield chrome
     chrome.quit()
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Each data set has as many images as `data_files` makes."""
+    from data_files import TEST, TRAIN  # not before the import hook is set
+
+    from reproduction import data
+
+    for name, source in data._SETS.items():
+        monkeypatch.setitem(data._SETS, name, source._replace(counts=(TRAIN, TEST)))

@@ -94,7 +94,7 @@ soak: $(READY)
 package: $(READY)
 	@rm -rf dist
 	@$(BIN)/python -m build --no-isolation > /dev/null
-	@$(BIN)/python tests/package.py dist
+	@$(BIN)/python tests/repo/package.py dist
 
 $(READY): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit("lagrax needs Python 3.11 or later, and this is " + sys.version.split()[0] + ": name another with PYTHON=..." if sys.version_info < (3, 11) else 0)'

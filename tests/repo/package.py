@@ -1,6 +1,6 @@
 """Installs the built wheel and sdist into empty environments and tries them there.
 
-    python tests/package.py dist      (`make package` builds them first)
+    python tests/repo/package.py dist      (`make package` builds them first)
 
 The wheel is installed alone, as by one who only wants to solve; the sdist with all extras.
 """

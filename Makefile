@@ -37,10 +37,10 @@ QUESTIONS := population_step ndde_step throughput work_precision gradient_cost h
 .DEFAULT_GOAL := test
 
 demo: $(READY)
-	@$(BIN)/lagrax reproduce population --quick
+	@$(BIN)/python -m reproduction population --quick
 
 reproduce: $(READY)
-	@$(BIN)/lagrax reproduce all
+	@$(BIN)/python -m reproduction all
 
 bench: $(BENCH_READY)
 	@for question in $(QUESTIONS); do $(BENCH)/bin/python benchmarks/$$question.py || exit 1; done

@@ -1,7 +1,7 @@
 """MNIST, CIFAR-10 and SVHN, read from the files in which their authors give them away.
 
 ```python
-images = lagrax.paper.data.load("cifar10", "~/data")
+images = reproduction.data.load("cifar10", "~/data")
 ```
 
 Files come from a folder that is named, else from that in `LAGRAX_DATA`, else from a cache into

@@ -1,9 +1,9 @@
 """Keeps what was measured: the laptop experiments in results/laptop, the images in results/images.
 
-lagrax reproduce all --out runs
+python -m reproduction all --out runs
 python results/collect.py runs            writes results/laptop anew
 
-lagrax reproduce images --out runs
+python -m reproduction images --out runs
 python results/collect.py --images runs   adds the runs that are new to results/images
 python results/collect.py --images        writes its page and its pictures anew, and what
                                           docs/images.md and README.md show of it
@@ -39,7 +39,7 @@ def main() -> int:
     if options.images:
         collect_images(options.runs)
     elif options.runs is None:
-        parser.error("name the folder that `lagrax reproduce all` wrote")
+        parser.error("name the folder that `python -m reproduction all` wrote")
     else:
         collect(options.runs)
     return 0
@@ -64,7 +64,9 @@ def check() -> int:
 def collect(runs: Path) -> None:
     results = sorted(p for p in runs.glob("*/result.json") if not p.parent.name.endswith("-quick"))
     if not results:
-        sys.exit(f"{runs} holds no full experiment: run `lagrax reproduce all --out {runs}` first")
+        sys.exit(
+            f"{runs} holds no full experiment: run `python -m reproduction all --out {runs}` first"
+        )
     shutil.rmtree(LAPTOP, ignore_errors=True)
     for path in results:
         target = LAPTOP / path.parent.name
@@ -83,7 +85,7 @@ def collect(runs: Path) -> None:
 def page(folder: Path) -> str:
     parts = [
         "# The paper's laptop experiments, as measured\n",
-        "Made by `results/collect.py` from what `lagrax reproduce all` wrote; do not edit.\n",
+        "Made by `results/collect.py` from what `python -m reproduction all` wrote; do not edit.\n",
     ]
     for path in sorted(folder.glob("*/result.json")):
         result = json.loads(path.read_text(encoding="utf-8"))

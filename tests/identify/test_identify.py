@@ -525,7 +525,7 @@ def test_simulate_follows_the_closed_form():
 def test_other_starts_use_the_same_program(network, monkeypatch):
     traced = []
     count = lambda *a: traced.append(a) or followed(*a)
-    monkeypatch.setattr("lagrax._learning.followed", count)
+    monkeypatch.setattr("lagrax.identify._learning.followed", count)
     ts = np.linspace(0, 3.3, 12)
     first, second = network.simulate(ts, 0.4), network.simulate(ts, 0.7)
     assert len(traced) == 1

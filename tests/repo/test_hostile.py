@@ -24,26 +24,28 @@ import by_hand
 import numpy as np
 import pytest
 import scipy.io
-import test_data
 from by_hand import CHECKPOINT, listing, model, run, write
-from test_data import (
+from data_files import (
     BIN,
     BINARY_TAR,
+    COLOUR,
     MNIST,
     PY,
     PYTHON_TAR,
     Evil,
     archive,
     binary_files,
+    check,
     inside,
     mnist_files,
     odd,
     pickled_files,
     python2_pickle,
-    small,  # noqa: F401
     svhn_files,
 )
 
+import lagrax
+import reproduction
 from lagrax import Identifier, IdentifyError, plotting
 from lagrax._cli import answers as _answers
 from lagrax._cli.table import TableError, read_table
@@ -51,7 +53,7 @@ from lagrax.training import _files
 from lagrax.training._runs import RunError, RunFolder
 from reproduction import DataError, ResultError, data, image_files, read_experiment
 
-PACKAGE = Path(data.__file__).parents[1]
+PACKAGES = [Path(module.__file__).parent for module in (lagrax, reproduction)]
 
 # Data sets have a few images each.
 pytestmark = pytest.mark.usefixtures("small")
@@ -116,7 +118,11 @@ def calls(tree):
             yield ast.unparse(node.func), node
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    sorted(path for folder in PACKAGES for path in folder.rglob("*.py")),
+    ids=lambda path: path.stem,
+)
 def test_no_module_can_execute_what_it_reads(path):
     tree = ast.parse(path.read_text(encoding="utf-8"))
     imported = set()
@@ -136,7 +142,7 @@ def test_no_module_can_execute_what_it_reads(path):
         if name in ("importlib.import_module", "import_module"):
             assert path.name == "_machine.py"
         # One has a list of names in front of it.
-        if name in ("load", "load_module", "_machine.load") and path.name != "fitting.py":
+        if name in ("load", "load_module", "_machine.load") and path.name != "fit.py":
             assert isinstance(call.args[0], ast.Constant), where
 
 
@@ -342,7 +348,7 @@ def test_members_of_an_archive_are_never_written(bounds, tmp_path):
     ]
     write(tmp_path / "in", {BINARY_TAR: archive(inside(BIN, binary_files()), members)})
     with bounds():
-        test_data.check(data.load("cifar10", tmp_path / "in"), test_data.COLOUR)
+        check(data.load("cifar10", tmp_path / "in"), COLOUR)
 
 
 @pytest.mark.parametrize("target", ["/dev/zero", "/dev/stdin", "pipe"])
@@ -414,7 +420,7 @@ def test_an_archive_with_a_header_of_digits(kind, bounds, tmp_path):
     tar = gzip.compress(digits + gzip.decompress(archive(inside(BIN, binary_files()))))
     write(tmp_path / "in", {BINARY_TAR: tar})
     with bounds(megabytes=50, seconds=5):
-        test_data.check(data.load("cifar10", tmp_path / "in"), test_data.COLOUR)
+        check(data.load("cifar10", tmp_path / "in"), COLOUR)
 
 
 def test_an_archive_of_many_members(bounds, tmp_path):

@@ -367,7 +367,7 @@ def test_the_page_names_the_default_steps():
         assert (default_protocol(model).solver, default_protocol(model).steps) == ("bosh3", 4)
     assert "with one interval takes 4 Bosh3 steps" in page
     run = Run("mnist", "UNPCDDE5", 0, default_protocol("UNPCDDE5"))
-    assert f'lagrax.paper.load_model("runs/images/runs/{run.name}")' in page
+    assert f'reproduction.load_model("runs/images/runs/{run.name}")' in page
 
 
 def test_collecting_lines(collect, tmp_path, monkeypatch, capsys):

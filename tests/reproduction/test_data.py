@@ -4,11 +4,9 @@ are missing, damaged, hostile or cut off on their way here."""
 import gzip
 import hashlib
 import http.server
-import io
 import os
 import pickle
 import socket
-import struct
 import sys
 import tarfile
 import threading
@@ -21,137 +19,34 @@ import numpy as np
 import pytest
 import scipy.io
 import scipy.sparse
+from data_files import (
+    BATCHES,
+    BIN,
+    BINARY_TAR,
+    COLOUR,
+    GREY,
+    MNIST,
+    PY,
+    PYTHON_TAR,
+    TRAIN,
+    Evil,
+    archive,
+    batches,
+    binary_files,
+    binary_tar,
+    check,
+    idx,
+    inside,
+    mnist_files,
+    odd,
+    pickled_files,
+    python2_pickle,
+    python_tar,
+    svhn_files,
+    write,
+)
 
 from reproduction import data, downloads, image_files
-
-TRAIN, TEST = 10, 4
-MNIST = [
-    "train-images-idx3-ubyte",
-    "train-labels-idx1-ubyte",
-    "t10k-images-idx3-ubyte",
-    "t10k-labels-idx1-ubyte",
-]
-BATCHES = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
-
-
-def made(shape):
-    """A data set of random images, of which all labels occur."""
-    rng = np.random.default_rng(0)
-    images = lambda n: rng.integers(0, 256, (n, *shape), np.uint8)
-    labels = lambda n: rng.permutation(10)[:n].astype(np.int32)
-    return data.Images(images(TRAIN), labels(TRAIN), images(TEST), labels(TEST))
-
-
-GREY, COLOUR = made((28, 28, 1)), made((32, 32, 3))
-
-
-def idx(array):
-    return struct.pack(f">{1 + array.ndim}I", 0x800 + array.ndim, *array.shape) + array.tobytes()
-
-
-def mnist_files(ending="", pack=lambda content: content):
-    content = [array.squeeze().astype(np.uint8) for array in GREY]
-    return {name + ending: pack(idx(a)) for name, a in zip(MNIST, content, strict=True)}
-
-
-def batches():
-    """CIFAR-10's six, as rows of 3072 bytes and labels."""
-    rows = lambda images: images.transpose(0, 3, 1, 2).reshape(len(images), 3072)
-    cut = lambda array: np.split(array, 5)
-    images = [*cut(rows(COLOUR.train_images)), rows(COLOUR.test_images)]
-    return zip(images, [*cut(COLOUR.train_labels), COLOUR.test_labels], strict=True)
-
-
-def binary_files():
-    joined = [np.c_[labels.astype(np.uint8), images] for images, labels in batches()]
-    return {f"{name}.bin": a.tobytes() for name, a in zip(BATCHES, joined, strict=True)}
-
-
-def python2_pickle(images, labels, kind=b"u1", body=None):
-    """As Python 2 and the numpy of 2009 wrote a batch; today's cannot."""
-    text = lambda value: b"U" + bytes([len(value)]) + value
-    body = images.tobytes() if body is None else body
-    dtype = b"cnumpy\ndtype\n" + text(kind) + b"K\x00K\x01\x87R(K\x03" + text(b"|")
-    dtype += b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
-    array = b"cnumpy.core.multiarray\n_reconstruct\nq\x01cnumpy\nndarray\nq\x02K\x00\x85"
-    array += (
-        text(b"b") + b"\x87R(K\x01" + b"".join(b"M" + struct.pack("<H", n) for n in images.shape)
-    )
-    array += b"\x86" + dtype + b"\x89T" + struct.pack("<I", len(body)) + body + b"tb"
-    numbers = b"](" + b"".join(b"K" + bytes([n]) for n in labels) + b"e"
-    entries = text(b"batch_label") + text(b"testing batch 1 of 1") + text(b"labels") + numbers
-    entries += text(b"data") + array + text(b"filenames") + b"](" + text(b"a.png") + b"e"
-    return b"\x80\x02}q\x03(" + entries + b"u."
-
-
-def pickled_files():
-    contents = [python2_pickle(images, labels) for images, labels in batches()]
-    return dict(zip(BATCHES, contents, strict=True))
-
-
-def archive(files, odd=()):
-    """A tar.gz of files, with odd members in front."""
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w:gz") as tar:
-        for member in odd:
-            tar.addfile(member, io.BytesIO(b"x" * member.size))
-        for name, content in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            tar.addfile(member, io.BytesIO(content))
-    return file.getvalue()
-
-
-def inside(folder, files):
-    return {f"{folder}/{name}": content for name, content in files.items()}
-
-
-def mat(images, labels, **more):
-    file = io.BytesIO()
-    digits = np.where(labels == 0, 10, labels).astype(np.uint8)[:, None]
-    content = {"X": images.transpose(1, 2, 3, 0), "y": digits} | more
-    scipy.io.savemat(file, {k: v for k, v in content.items() if v is not None}, do_compression=True)
-    return file.getvalue()
-
-
-def svhn_files(**more):
-    return {
-        "train_32x32.mat": mat(COLOUR.train_images, COLOUR.train_labels, **more),
-        "test_32x32.mat": mat(COLOUR.test_images, COLOUR.test_labels),
-    }
-
-
-BIN, PY = "cifar-10-batches-bin", "cifar-10-batches-py"
-BINARY_TAR, PYTHON_TAR = "cifar-10-binary.tar.gz", "cifar-10-python.tar.gz"
-
-
-def binary_tar(odd=()):
-    return {BINARY_TAR: archive(inside(BIN, binary_files()), odd)}
-
-
-def python_tar():
-    return {PYTHON_TAR: archive(inside(PY, pickled_files()))}
-
-
-def write(folder, files):
-    for name, content in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content)
-    return folder
-
-
-@pytest.fixture
-def small(monkeypatch):
-    for name, source in data._SETS.items():
-        monkeypatch.setitem(data._SETS, name, source._replace(counts=(TRAIN, TEST)))
-
-
-def check(got, expected):
-    for mine, theirs, name in zip(got, expected, got._fields, strict=True):
-        np.testing.assert_array_equal(mine, theirs, name)
-        assert mine.dtype == theirs.dtype
-        assert mine.flags.c_contiguous
-        assert mine.flags.writeable
 
 
 def complaint(*arguments, **options):
@@ -384,16 +279,6 @@ def test_a_folder_that_is_none(tmp_path, monkeypatch):
 # Files that would do something.
 
 
-class Evil:
-    """Pickled, it is a call of `function`."""
-
-    def __init__(self, function, *arguments):
-        self.call = function, arguments
-
-    def __reduce__(self):
-        return self.call
-
-
 HOSTILE = {
     "system": (pickle.dumps(Evil(os.system, "touch HERE"), 2), "system"),
     "system, protocol 0": (pickle.dumps(Evil(os.system, "touch HERE"), 0), "system"),
@@ -431,12 +316,6 @@ def test_hostile_pickles(case, packed, tmp_path, small, monkeypatch):
     assert list(tmp_path.rglob("HERE")) == []
     assert set(sys.modules) == before
     assert dict(vars(image_files._Inert)) == inert
-
-
-def odd(name, kind=tarfile.REGTYPE, target="", size=0):
-    member = tarfile.TarInfo(name)
-    member.type, member.linkname, member.size = kind, target, size
-    return member
 
 
 ODD_MEMBERS = [

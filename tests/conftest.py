@@ -162,8 +162,8 @@ def browser(tmp_path_factory):
 
 @pytest.fixture
 def small(monkeypatch):
-    """Each data set has as many images as `data_files` makes."""
-    from data_files import TEST, TRAIN  # not before the import hook is set
+    """Each data set has as many images as `helpers.data_files` makes."""
+    from helpers.data_files import TEST, TRAIN  # not before the import hook is set
 
     from reproduction import data
 

@@ -401,7 +401,7 @@ PICTURES = {".png": {"Software": None}, ".pdf": {"CreationDate": None}, ".svg": 
 def draw(figure: Figure, *paths: str | Path) -> None:
     """Draws `figure` once and writes it to each of `paths`: .png, .pdf or .svg."""
     if not isinstance(figure, Figure):
-        raise TypeError(f"draw got {figure!r:.60}; expected a lagrax.figures.Figure.")
+        raise TypeError(f"draw got {figure!r:.60}; expected a lagrax.plotting.Figure.")
     places = [checked_path("draw", path) for path in paths]
     for path in places:
         if path.suffix not in PICTURES:

@@ -12,7 +12,18 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from affine import ADAM, DATA, XS, Affine, away_from_two, evaluate, loss, make, run_in, same
+from helpers.small_run import (
+    ADAM,
+    DATA,
+    XS,
+    Affine,
+    away_from_two,
+    evaluate,
+    loss,
+    make,
+    run_in,
+    same,
+)
 
 from lagrax.training import TrainingError, _runs, train
 from lagrax.training._progress import Progress

@@ -25,7 +25,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
-from .._solve.values import check_whole, is_number, is_real, is_whole
+from .._solve.arguments import check_whole, is_number, is_real, is_whole
 from . import _machine
 from ._devices import as_the_first_knows, divided, make_mesh, on_all
 from ._files import checked_path

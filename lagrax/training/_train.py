@@ -176,7 +176,9 @@ def train(
         state, data, test_data = on_all(mesh, (state, data, test_data))
         point = (step, state, seconds)
         clock = _Clock(seconds, checkpoint_seconds)
-        with Progress(run.name, step, own["steps"], shown=progress is True) as bar:
+        with Progress(
+            run.name, step, own["steps"], shown=bool(progress) and not callable(progress)
+        ) as bar:
             try:
                 while step < own["steps"] and not _lost_patience(run.records, own):
                     length = min(own["block"], own["steps"] - step)

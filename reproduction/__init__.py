@@ -1,4 +1,4 @@
-"""The paper's experiments, each with its claims checked: `lagrax reproduce`.
+"""The paper's experiments, each with its claims checked: `python -m reproduction`.
 
 Q. Zhu, Y. Shen, D. Li, W. Lin: Neural Piecewise-Constant Delay Differential Equations, AAAI 2022.
 """

@@ -3,12 +3,11 @@
 import json
 import math
 import re
-import shutil
 import sys
 
 import pytest
+from helpers.pages import HOSTILE, a_figure
 
-from lagrax.plotting import Figure, Line, Panel, Points
 from lagrax.plotting._page import (
     Html,
     Section,
@@ -21,22 +20,6 @@ from lagrax.plotting._page import (
     show_table,
     text,
 )
-
-HOSTILE = "</script><script>document.title = 'broken'</script><b>bold</b> & \"quoted\""
-
-
-def a_figure(name="losses", panels=10, columns=5):
-    x = [0.0, 1.0, 2.0]
-    marks = [
-        Line(x, [1.0, 0.1, math.nan], "NPCDDE", low=[0.5, 0.0, math.nan], high=[2.0, 1.0, 1.0]),
-        Line(x, [1.0, 1.0, 1.0], HOSTILE, "grey", dashed=True),
-        Points(x, [0.2, 0.3, 0.4], "points", "amber"),
-    ]
-    all_panels = [
-        Panel(marks, HOSTILE, "t", "loss", ylog=number % 2 == 0) for number in range(panels)
-    ]
-    rows = [f"row {number}" for number in range(panels // columns)]
-    return Figure(name, f"Losses. {HOSTILE}", all_panels, columns, rows)
 
 
 def a_page():
@@ -141,36 +124,6 @@ def test_durations(seconds, words):
 
 
 # --- in a browser ---------------------------------------------------------------------------------
-
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--hide-scrollbars",
-]
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    from selenium.webdriver.chrome.service import Service
-
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if chromium is None or driver is None:
-        pytest.skip("chromium and chromedriver are not both installed")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for flag in [*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"]:
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    chrome = webdriver.Chrome(options=options, service=Service(driver))
-    yield chrome
-    chrome.quit()
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import re
 import sys
 
 import pytest
-from test_page import HOSTILE, a_figure
+from helpers.pages import HOSTILE, a_figure
 
 from lagrax.plotting import to_json
 from reproduction.report import write_report
@@ -28,7 +28,7 @@ CLAIMS = [
 
 
 def experiment(folder, figures=(), **changes):
-    """An experiment's folder as `lagrax reproduce` leaves it."""
+    """An experiment's folder as `python -m reproduction` leaves it."""
     (folder / "figures").mkdir(parents=True)
     for figure in figures:
         (folder / "figures" / f"{figure.name}.json").write_text(json.dumps(to_json(figure)))
@@ -103,9 +103,13 @@ def test_damaged_results_are_refused(tmp_path, text, message):
 
 
 def test_folders_without_results_are_refused(tmp_path):
-    with pytest.raises(ResultError, match=r"holds no result.json.*run `lagrax reproduce` first"):
+    with pytest.raises(
+        ResultError, match=r"holds no result.json.*run `python -m reproduction` first"
+    ):
         write_report([tmp_path], tmp_path / "report.html")
-    with pytest.raises(ResultError, match=r"absent is no folder.*run `lagrax reproduce` first"):
+    with pytest.raises(
+        ResultError, match=r"absent is no folder.*run `python -m reproduction` first"
+    ):
         write_report([tmp_path / "absent"], tmp_path / "report.html")
     assert list(tmp_path.iterdir()) == []
 

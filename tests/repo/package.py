@@ -14,7 +14,7 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SUFFIXES = {".py", ".css", ".js", ".json", ".typed"}
+SUFFIXES = {".py", ".css", ".html", ".js", ".json", ".typed"}
 
 SOLVES = """
 import importlib.metadata, importlib.resources, sys

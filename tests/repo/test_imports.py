@@ -29,6 +29,7 @@ OPTIONAL = {
     "dash",
     "filelock",
     "flask",
+    "jinja2",
     "matplotlib",
     "optax",
     "plotly",

@@ -1,10 +1,10 @@
-"""The paper's experiments, each with its claims checked: `lagrax reproduce`.
+"""The paper's experiments, each with its claims checked: `python -m reproduction`.
 
 Q. Zhu, Y. Shen, D. Li, W. Lin: Neural Piecewise-Constant Delay Differential Equations, AAAI 2022.
 """
 
 from . import annuli, multiples, population
-from .data_error import DataError as DataError
+from .data import DataError as DataError
 from .experiment import Experiment, conduct as conduct
 from .images import load_model as load_model
 from .report import read_experiment as read_experiment, write_report as write_report

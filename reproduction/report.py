@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lagrax.plotting import Figure, from_json
-from lagrax.plotting._page import (
+from lagrax.plotting._elements import (
     Html,
     Section,
     day,
@@ -60,8 +60,8 @@ def _find(folders: Sequence[Path]) -> list[Path]:
         if not places:
             inside = "holds no result.json and no lines of runs, and neither do the folders in it"
             raise ResultError(
-                f"{folder} {inside if folder.is_dir() else 'is no folder'}: run `lagrax reproduce` "
-                "first, or name the folder that it wrote."
+                f"{folder} {inside if folder.is_dir() else 'is no folder'}: run `python -m "
+                "reproduction` first, or name the folder that it wrote."
             )
         found |= {path.resolve(): path for path in places}
     return list(found.values())
@@ -108,7 +108,7 @@ def _read_figure(folder: Path, name: str) -> Figure | str:
 def write_report(folders: Sequence[Path], out: Path) -> Path:
     """Writes the page of all experiments in `folders` to `out`, whole or not at all.
 
-    A folder is one of an experiment, or one that holds several, as `lagrax reproduce` writes them.
+    A folder is that of one experiment, or holds several of them.
     """
     load("plotly.offline")  # Its absence is said before anything is read.
     experiments: list[Experiment] = []

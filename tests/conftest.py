@@ -3,8 +3,14 @@
 import importlib.metadata
 import importlib.util
 import os
+import shutil
 import signal
 from pathlib import Path
+
+# Compiled programs are kept for the next run; `make clean` removes them. Read when jax is imported.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".jax_cache"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 import hypothesis
 import jax
@@ -28,7 +34,7 @@ os.environ.setdefault("XLA_FLAGS", " ".join(FLAGS))
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Before the first import of lagrax: annotations of all its functions are checked when called.
-jaxtyping.install_import_hook("lagrax", "beartype.beartype")
+jaxtyping.install_import_hook(["lagrax", "reproduction"], "beartype.beartype")
 
 # The first example compiles, so times say nothing; a failure must come back at the next run.
 # A function-scoped fixture is fine here: `x64` is the same for every example.
@@ -98,15 +104,73 @@ def unchecked():
 
 
 @pytest.fixture
-def lagrax_command(capsys, monkeypatch, tmp_path):
-    """Runs a command line in an empty folder: exit code, stdout, stderr."""
+def lagrax_command(command_line):
+    """Runs a command line of `lagrax` in an empty folder: exit code, stdout, stderr."""
+    from lagrax._cli import app  # not before the import hook is set
+
+    return command_line(app.run)
+
+
+@pytest.fixture
+def reproduction_command(command_line):
+    """Runs a command line of `python -m reproduction`: exit code, stdout, stderr."""
+    from reproduction import __main__
+
+    return command_line(__main__.run)
+
+
+@pytest.fixture
+def command_line(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
-    from lagrax._cli import app as cli  # not before the import hook is set
+    def make(run):
+        def call(*arguments):
+            code = run(list(arguments))
+            output = capsys.readouterr()
+            return code, output.out, output.err
 
-    def run(*arguments):
-        code = cli.run(list(arguments))
-        output = capsys.readouterr()
-        return code, output.out, output.err
+        return call
 
-    return run
+    return make
+
+
+BROWSER_FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+]
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    from selenium.webdriver.chrome.service import Service
+
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        pytest.skip("chromium and chromedriver are not both installed")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in [*BROWSER_FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"]:
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    chrome = webdriver.Chrome(options=options, service=Service(driver))
+    yield chrome
+    chrome.quit()
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Each data set has as many images as `helpers.data_files` makes."""
+    from helpers.data_files import TEST, TRAIN  # not before the import hook is set
+
+    from reproduction.data.sources import SOURCES
+
+    for name, source in SOURCES.items():
+        monkeypatch.setitem(SOURCES, name, source._replace(counts=(TRAIN, TEST)))

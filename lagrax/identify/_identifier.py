@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from .._solve.arguments import check_whole
 from .._solve.delays import Delay, describe, periods_to_learn
-from .._solve.values import check_whole
 from ..training import Series
 from ..training._files import checked_path
 from ..training._machine import load

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._solve.arguments import check_whole
 from .._solve.delays import Delay, Hold, Lag, describe
-from .._solve.values import check_whole
 from ..plotting import Figure, Panel, Points
 from ._periods import Comparison, Errors, Scan as Scan, find_periods, prepare_comparison
 from ._regression import MOST_DEGREE, TOO_HIGH, is_not_worse

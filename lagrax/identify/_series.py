@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from .._solve.values import real_array
+from .._solve.arguments import real_array
 from ._frames import Columns, Table, dates_message, is_frame, read_values, split_frame
 from ._lookback import Times
 

@@ -25,11 +25,13 @@ PACKAGES = {
     "narwhals": "train",
     "rich": "train",
     "tensorboardX": "train",
+    "jinja2": "plot",
     "matplotlib": "plot",
     "plotly": "plot",
     "typer": "cli",
     "dash": "explore",
     "ray": "ray",
+    "pooch": "reproduction",
 }
 
 

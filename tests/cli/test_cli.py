@@ -3,11 +3,7 @@
 import csv
 import json
 import re
-import signal
-import subprocess
 import sys
-import time
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -17,9 +13,6 @@ import scipy.integrate
 import lagrax
 from lagrax import __main__
 from lagrax._cli import app as cli, simulate as simulating
-from reproduction import read_result
-
-COMMAND = [sys.executable, "-m", "lagrax"]
 
 
 def test_version_agrees_with_the_package(lagrax_command):
@@ -29,26 +22,12 @@ def test_version_agrees_with_the_package(lagrax_command):
 def test_help_names_every_command(lagrax_command):
     code, out, _ = lagrax_command("--help")
     assert code == 0
-    for name in ("reproduce", "simulate", "analyse", "explore", "fit", "models", "report", "info"):
+    for name in ("simulate", "analyse", "explore", "fit", "info"):
         assert name in out
     assert "\x1b" not in out
 
 
-# --- models, info ---------------------------------------------------------------------------------
-
-
-def test_models_are_the_paper_s(lagrax_command):
-    code, out, _ = lagrax_command("models", "--json")
-    rows = json.loads(out)
-    assert code == 0
-    assert len(rows) == 60
-    assert set(rows[0]) == {"dataset", "model", "filters", "params"}
-    tables = json.loads(Path(cli.__file__).with_name("paper").joinpath("tables.json").read_text())
-    for row in rows:
-        published = tables["filters_and_parameters"][row["model"]][row["dataset"]]
-        assert {"filters": row["filters"], "params": row["params"]} == published
-    code, out, _ = lagrax_command("models")
-    assert re.search(r"cifar10 +UNPCDDE5 +40 +\d+,\d+\n", out)
+# --- info ---------------------------------------------------------------------------------
 
 
 def test_info(lagrax_command, monkeypatch):
@@ -64,11 +43,11 @@ def test_info(lagrax_command, monkeypatch):
 
 
 def test_an_absent_extra_is_named(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "lagrax.cli", None)
+    monkeypatch.setitem(sys.modules, "lagrax._cli.app", None)
     monkeypatch.delitem(sys.modules, "typer")
     monkeypatch.setitem(sys.modules, "typer", None)
-    monkeypatch.delitem(sys.modules, "lagrax.cli")
-    monkeypatch.setattr(sys, "argv", ["lagrax", "models"])
+    monkeypatch.delitem(sys.modules, "lagrax._cli.app")
+    monkeypatch.setattr(sys, "argv", ["lagrax", "info"])
     assert __main__.main() == 2
     assert 'The command needs typer: pip install "lagrax[cli]"' in capsys.readouterr().err
     monkeypatch.setattr(sys, "argv", ["lagrax", "--version"])
@@ -238,25 +217,6 @@ def test_simulate_csv_alone_draws_nothing(lagrax_command, tmp_path):
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("reproduce nothing", "No experiment 'nothing'; there are multiples, annuli, population"),
-        ("reproduce multiples --seeds 0", "'--seeds': Input should be greater than or equal to 1"),
-        ("reproduce multiples --seeds many", "'--seeds': Input should be a valid integer"),
-        ("reproduce", "Missing argument"),
-        ("reproduce nothing --epochs 3", "No experiment 'nothing'; there are multiples, annuli"),
-        ("reproduce multiples --epochs 3", "--epochs is for images alone: leave it out with mult"),
-        ("reproduce all --dataset mnist", "--dataset is for images alone: leave it out with all"),
-        ("reproduce all --rtol 0", "--rtol is for images alone"),
-        ("reproduce images --dataset mnst", "No data set 'mnst' in the paper; it has"),
-        ("reproduce images --model RESNET", "No model 'RESNET' in the paper; it has"),
-        ("reproduce images --solver rk4", "No solver 'rk4': choose one of euler"),
-        ("reproduce images --precision f8", "No precision 'f8': choose one of f16"),
-        ("reproduce images --steps 2 --rtol 1e-3", "steps=2 and rtol=0.001: give one of them"),
-        ("reproduce images --rtol 0", "rtol=0.0: expected a positive"),
-        ("reproduce images --solver euler --rtol 1e-3", "euler does not estimate its error"),
-        ("reproduce images --steps 0", "'--steps': Input should be greater than or equal to 1"),
-        ("report", "Missing argument"),
-        ("report absent", "absent is no folder: run `lagrax reproduce` first"),
-        ("report .", "holds no result.json"),
         ("simulate nothing", "No such command 'nothing'"),
         ("simulate population --b 3", "No such option: --b"),
         ("simulate population --a much", "'--a': Input should be a valid number"),
@@ -275,7 +235,6 @@ def test_simulate_csv_alone_draws_nothing(lagrax_command, tmp_path):
         ("simulate linear --y0 1,x", "--y0 1,x: expected 2 numbers"),
         ("simulate population --out x.txt", "--out x.txt: expected a name that ends in .png"),
         ("simulate population --out x.png --csv x.png", "are both x.png: give two names"),
-        ("models --jsn", "No such option: --jsn"),
         ("nothing", "No such command 'nothing'"),
     ],
 )
@@ -316,91 +275,13 @@ def test_a_folder_that_cannot_be_written(lagrax_command, tmp_path):
     assert "file" in err
 
 
-# --- reproduce, report ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("package", ["matplotlib", "plotly"])
-@pytest.mark.parametrize("name", ["multiples", "images"])
-def test_what_draws_is_asked_for_before_training(
-    lagrax_command, monkeypatch, tmp_path, package, name
-):
-    monkeypatch.setitem(sys.modules, package, None)
-    for module in list(sys.modules):
-        if module.startswith(f"{package}."):
-            monkeypatch.delitem(sys.modules, module)
-    code, out, err = lagrax_command("reproduce", name, "--quick", "--out", "runs")
-    assert (code, out, err) == (2, "", f'This needs {package}: pip install "lagrax[plot]"\n')
-    assert not (tmp_path / "runs").exists()
-
-
-def test_reproduce_then_report(lagrax_command, tmp_path):
-    code, out, _ = lagrax_command("reproduce", "multiples", "--quick", "--json", "--out", "runs")
-    (answer,) = json.loads(out)
-    assert code == 0
-    assert answer["experiment"] == "multiples"
-    assert {"claim", "value", "bar", "holds"} <= set(answer["claims"][0])
-    assert {"title", "columns", "rows", "note"} <= set(answer["tables"][0])
-    assert Path(answer["report"]) == tmp_path / "runs/report.html"
-    result = read_result(tmp_path / "runs/multiples-quick")
-    assert result.quick
-    code, out, err = lagrax_command("reproduce", "multiples", "--quick", "--out", "runs")
-    assert code == 0
-    assert "holds: " in out
-    assert f"Report: {tmp_path / 'runs/report.html'}" in out
-    assert "\x1b" not in out + err
-    code, out, _ = lagrax_command("report", "runs", "--out", "page.html", "--json")
-    assert code == 0
-    page = (tmp_path / "page.html").read_text()
-    assert Path(json.loads(out)["report"]).name == "page.html"
-    assert result.claims[0].claim.split(":")[0][:20] in page
-    assert lagrax_command("report", "runs")[1] == f"Report: {tmp_path / 'report.html'}\n"
-
-
-def test_a_damaged_neighbour_does_not_hide_a_result(lagrax_command, tmp_path):
-    (tmp_path / "runs/old").mkdir(parents=True)
-    (tmp_path / "runs/old/result.json").write_text("{")
-    code, out, err = lagrax_command("reproduce", "multiples", "--quick", "--out", "runs")
-    assert code == 0
-    assert "holds: " in out
-    assert "Left out of the report: " in err
-    assert (tmp_path / "runs/report.html").exists()
-
-
 @pytest.mark.parametrize(("name", "t1"), [("population", "20000"), ("mackey-glass", "5000")])
 def test_a_long_simulation(lagrax_command, name, t1):
     code, _, err = lagrax_command("simulate", name, "--t1", t1, "--csv", "x.csv")
     assert (code, err) == (0, "")
 
 
-def test_images_that_are_not_there(lagrax_command, tmp_path):
-    code, out, err = lagrax_command("reproduce", "images", "--quick", "--data", "absent")
-    assert (code, out) == (2, "")
-    assert err == "Reading MNIST\nabsent is no folder: name one that holds MNIST.\n"
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_every_system_has_its_summary(lagrax_command):
     _, out, _ = lagrax_command("simulate", "--help")
     assert cli.SUMMARIES.keys() == lagrax.systems.SYSTEMS.keys()
     assert "$" not in out
-
-
-def test_other_settings_are_refused(lagrax_command):
-    line = ["reproduce", "multiples", "--quick", "--out", "runs"]
-    assert lagrax_command(*line)[0] == 0
-    code, _, err = lagrax_command(*line, "--seeds", "3")
-    assert code == 2
-    assert "--no-resume" in err
-
-
-def test_interrupted_it_says_how_to_continue(tmp_path):
-    command = [*COMMAND, "reproduce", "population", "--quick", "--out", str(tmp_path)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    while not list(tmp_path.glob("*/*/metrics.jsonl")) and process.poll() is None:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate()
-    assert process.returncode == 130, err
-    assert err.splitlines()[-1].startswith("Stopped. The same command again continues")
-    assert "Traceback" not in err
-    assert "\x1b" not in out + err

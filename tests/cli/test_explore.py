@@ -24,7 +24,6 @@ import jax.numpy as jnp
 import matplotlib.image
 import numpy as np
 import pytest
-import test_page
 
 from lagrax import analysis, systems
 from lagrax._cli.analyse import held_systems, parameters_of
@@ -578,8 +577,6 @@ def test_the_process_ends_cleanly(tmp_path):
 
 
 # --- in a browser ---------------------------------------------------------------------------------
-
-browser = test_page.browser
 
 # All that is drawn, as numbers; and the picture behind the diagram's marker.
 DRAWN = """

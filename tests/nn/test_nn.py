@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import lagrax
+import reproduction
 from lagrax import Adjoint, Checkpointed, Direct, Hold, Lag, holds, nn, solve
 from lagrax.nn import (
     ANODE,
@@ -35,10 +35,10 @@ from lagrax.nn import (
     _fields,
     parameter_count,
 )
-from reproduction.models import paper_model, paper_models
+from reproduction.models import paper_model, paper_models, paper_size
 
 KEY = jax.random.key(0)
-TABLES = Path(lagrax.__file__).with_name("paper") / "tables.json"
+TABLES = Path(reproduction.__file__).with_name("tables.json")
 TABLE = json.loads(TABLES.read_text(encoding="utf-8"))["filters_and_parameters"]
 MIDPOINT = {"solver": diffrax.Midpoint(), "steps": 1}
 
@@ -902,7 +902,7 @@ def test_paper_tables():
     for name, columns in TABLE.items():
         assert set(columns) == {"mnist", "cifar10", "svhn"}
         for data, expected in columns.items():
-            assert nn.paper_size(name, data) == expected, (name, data)
+            assert paper_size(name, data) == expected, (name, data)
 
 
 @pytest.mark.parametrize(

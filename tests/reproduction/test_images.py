@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from lagrax import nn, training
-from lagrax._cli import app as cli
 from lagrax.plotting import Line as Curve
 from lagrax.training import TrainingError
 from reproduction import (
     ResultError,
+    __main__ as cli,
     images,
     lines,
     load_model,
@@ -81,7 +81,7 @@ def _tiny():
 def _forget():
     """What was computed with other filters."""
     images._task.cache_clear()
-    nn.paper_size.cache_clear()
+    _models.paper_size.cache_clear()
 
 
 def some_images(shape=(28, 28, 1)):
@@ -167,7 +167,7 @@ def test_fine_steps_show_the_error_of_coarse_ones(mnist):
     model = task.make(jax.random.key(5))
     found = task.check(model, mnist.test)
     x = jnp.asarray(some_images().test_images, jnp.float32) / 255
-    fine = nn.paper_model("NODE", "mnist", key=jax.random.key(5), **images._fine("NODE"))
+    fine = _models.paper_model("NODE", "mnist", key=jax.random.key(5), **images._fine("NODE"))
     coarse, true = np.asarray(model.flow(x)), np.asarray(fine.flow(x))
     expected = np.linalg.norm(coarse - true) / np.linalg.norm(true - np.asarray(x))
     assert float(found["solver_error"]) == pytest.approx(expected, rel=1e-3)
@@ -302,9 +302,9 @@ def test_plans_change_the_protocol():
 @pytest.fixture
 def _own_data(monkeypatch):
     """Made-up images, and quick runs that measure little."""
-    monkeypatch.setattr("lagrax.paper.data.load", lambda dataset, folder: some_images())
+    monkeypatch.setattr("reproduction.data.load", lambda dataset, folder: some_images())
     quick = QUICK._replace(protocol=lambda model: BRIEF)
-    monkeypatch.setattr("lagrax.paper.sweeps.QUICK", quick)
+    monkeypatch.setattr("reproduction.sweeps.QUICK", quick)
 
 
 def few(**changes):
@@ -329,7 +329,7 @@ def test_a_sweep_does_what_is_left(tmp_path, monkeypatch, capsys):
         return train_run(run, *arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr("lagrax.paper.sweeps.train_run", stopped)
+        patch.setattr("reproduction.sweeps.train_run", stopped)
         with pytest.raises(KeyboardInterrupt):
             sweep(runs, tmp_path, **QUIETLY)
     assert trained == [runs[1]]
@@ -355,8 +355,8 @@ def test_a_full_sweep_without_an_accelerator_says_how_long(tmp_path, monkeypatch
     def failed(*arguments, **options):
         raise TrainingError("not here")
 
-    monkeypatch.setattr("lagrax.paper.data.load", lambda dataset, folder: some_images())
-    monkeypatch.setattr("lagrax.paper.sweeps.train_run", failed)
+    monkeypatch.setattr("reproduction.data.load", lambda dataset, folder: some_images())
+    monkeypatch.setattr("reproduction.sweeps.train_run", failed)
     for quick in (False, True):
         sweep(plan(["mnist"], ["NODE"], 1, quick=quick), tmp_path)
         assert ("an epoch takes minutes and a run hours" in capsys.readouterr().err) != quick
@@ -368,7 +368,7 @@ def test_lines_count_in_any_file_and_need_no_data(tmp_path, monkeypatch):
     sweep(runs, tmp_path, **QUIETLY)
     (path,) = (tmp_path / "lines").iterdir()
     path.rename(tmp_path / "collected.jsonl")
-    monkeypatch.setattr("lagrax.paper.data.load", lambda *_: 1 / 0)
+    monkeypatch.setattr("reproduction.data.load", lambda *_: 1 / 0)
     assert sweep(runs, tmp_path, **QUIETLY)[1:] == (0, 1, 0, 0)
     with pytest.raises(ZeroDivisionError):
         sweep(few()[:2], tmp_path, **QUIETLY)
@@ -409,10 +409,10 @@ def test_one_that_fails_does_not_stop_the_others(tmp_path, capsys, monkeypatch):
             raise TrainingError("The loss is not finite from step 7 on.")
         return train_run(run, *arguments, **options)
 
-    monkeypatch.setattr("lagrax.paper.sweeps.train_run", failing)
+    monkeypatch.setattr("reproduction.sweeps.train_run", failing)
     assert sweep(few(), tmp_path)[1:] == (2, 0, 0, 2)
     assert "It failed: The loss is not finite from step 7 on." in capsys.readouterr().err
-    line = ["reproduce", "images", "--quick", "--epochs", "1", "--out", str(tmp_path / "runs")]
+    line = ["images", "--quick", "--epochs", "1", "--out", str(tmp_path / "runs")]
     assert cli.run([*line, "--model", "NODE", "--model", "UNPCDDE2"]) == 1
     assert "No claim" not in capsys.readouterr().out
     # With nothing to report, it says so and ends.
@@ -423,7 +423,7 @@ def test_one_that_fails_does_not_stop_the_others(tmp_path, capsys, monkeypatch):
 
 @pytest.mark.usefixtures("_own_data")
 def test_the_command(tmp_path, capsys):
-    line = ["reproduce", "images", "--quick", "--epochs", "1", "--out", str(tmp_path)]
+    line = ["images", "--quick", "--epochs", "1", "--out", str(tmp_path)]
     assert cli.run([*line, "--model", "NODE", "--json"]) == 0
     (answer,) = json.loads(capsys.readouterr().out)
     assert answer["folder"] == str(tmp_path / "images-quick")
@@ -808,7 +808,7 @@ def test_the_study_compares_adaptive_steps_with_the_default(tmp_path):
 
 def test_the_study_s_solvers_have_equal_cost():
     for protocol in study.EQUAL_COST:
-        model = nn.paper_model("NODE", "mnist", key=jax.random.key(0), **protocol.options)
+        model = _models.paper_model("NODE", "mnist", key=jax.random.key(0), **protocol.options)
         assert model.flow.solve(jnp.zeros((1, 28, 28, 1))).stats["num_evaluations"] == 12
 
 

@@ -20,18 +20,17 @@ import threading
 import time
 from pathlib import Path
 
-import by_hand
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from affine import ADAM, DATA, away_from_two, loss, make, run_in, same
+from helpers import sample_files
+from helpers.small_run import ADAM, DATA, away_from_two, loss, make, run_in, same
 
-from lagrax import training
 from lagrax._cli import analyse as analysing, answers as _answers
 from lagrax._cli.answers import answering, read_summary, write_summary
 from lagrax.identify import Identifier, IdentifyError
-from lagrax.training import _files, _machine, _runs, train
+from lagrax.training import _files, _machine, _runs, _train, train
 from lagrax.training._files import WriteError, write_atomically
 from lagrax.training._runs import RunError, load_arrays
 from reproduction import sweeps
@@ -108,7 +107,7 @@ def test_interrupted_in_a_block_the_last_whole_one_is_kept(tmp_path, undisturbed
 
 def interrupt_at(number, run):
     """Ctrl-C at that line of the loop and of the folder; whether there are so many."""
-    files, lines = {module.__file__ for module in (_files, _runs, training)}, itertools.count(1)
+    files, lines = {module.__file__ for module in (_files, _runs, _train)}, itertools.count(1)
 
     def trace(frame, event, _):
         if frame.f_code.co_filename not in files:
@@ -443,7 +442,7 @@ class TestSpecialFiles:
 
     @pytest.mark.parametrize("name", ["model.json", "model.safetensors", "summary.json"])
     def test_in_place_of_parts_of_a_model(self, tmp_path, make, name):
-        make(by_hand.write(tmp_path, by_hand.model()) / name)
+        make(sample_files.write(tmp_path, sample_files.model()) / name)
         if name == "summary.json":
             assert read_summary(tmp_path) == {}
         else:
@@ -458,14 +457,14 @@ def test_links_in_a_run_lead_nowhere(tmp_path, name, resume):
     other = stopped(tmp_path / "other")
     (other / "tensorboard").mkdir()
     (other / "tensorboard/mine").touch()
-    before = by_hand.listing(other)
+    before = sample_files.listing(other)
     folder = stopped(tmp_path / "run")
     path = folder / name
     shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     path.symlink_to(other / name)
     with pytest.raises(RunError, match=rf"{name} is a link; expected a .*Remove"):
         run_in(folder, resume=resume, tensorboard=True)
-    assert by_hand.listing(other) == before
+    assert sample_files.listing(other) == before
     path.unlink()
     run_in(folder)
 
@@ -633,16 +632,16 @@ def test_a_fit_on_a_full_disk(disk, lagrax_command, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_sweep_on_a_full_disk(disk, lagrax_command, kills, tmp_path):
+def test_a_sweep_on_a_full_disk(disk, reproduction_command, kills, tmp_path):
     kills.write_images(tmp_path / "mnist")
-    line = "reproduce images --quick --epochs 1 --model NODE --data mnist --out"
-    code, out, err = lagrax_command(*line.split(), str(disk))
+    line = "images --quick --epochs 1 --model NODE --data mnist --out"
+    code, out, err = reproduction_command(*line.split(), str(disk))
     assert (code, out) == (1, "")
     (run,) = (disk / "images-quick/runs").glob("mnist*")
     assert err.splitlines()[-1] == f"{run} {FULL}"
     assert mount("-o", "remount,size=64m", disk)
     for place in (str(disk), "undisturbed"):
-        assert lagrax_command(*line.split(), place)[0] == 0
+        assert reproduction_command(*line.split(), place)[0] == 0
     # A commit may have been made in between.
     apart = {"seconds": 0, "versions": {}}
     one, other = (
@@ -857,7 +856,7 @@ def test_even_the_other_clock_may_jump(tmp_path, undisturbed, monkeypatch, seed)
     class Time:
         monotonic = JumpingClock(seed)
 
-    monkeypatch.setattr(training, "time", Time)
+    monkeypatch.setattr(_train, "time", Time)
     for folder, interval in ((tmp_path / "often", 0.0), (tmp_path / "seldom", 10.0)):
         trained = ends_the_same(folder, undisturbed, checkpoint_seconds=interval)
         assert trained.seconds >= 0
@@ -878,14 +877,14 @@ class Ticking:
 
 
 def test_the_seconds_of_all_attempts_count(tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "time", Ticking())
+    monkeypatch.setattr(_train, "time", Ticking())
     first, more = (run_in(tmp_path, steps=steps).seconds for steps in (20, 25))
     assert first >= 4
     assert more > first
 
 
 def test_checkpoints_are_as_far_apart_as_asked(tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "time", Ticking())
+    monkeypatch.setattr(_train, "time", Ticking())
     saved, save = [], _runs.RunFolder.save
 
     def noted(self, step, state, seconds):

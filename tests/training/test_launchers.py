@@ -10,15 +10,15 @@ import time
 from pathlib import Path
 
 import pytest
-from affine import run_in, same
+from helpers.small_run import run_in, same
 
-from lagrax._cli import app as cli
 from lagrax.training import _launchers
 from lagrax.training._files import WriteError
 from lagrax.training._launchers import WorkerDied, launch
+from reproduction import __main__ as command
 
 TESTS = Path(__file__).parent
-SOAK = TESTS.parent / "results" / "soak"
+SOAK = TESTS.parents[1] / "results" / "soak"
 
 
 def doubled(number):
@@ -71,16 +71,16 @@ def test_here_each_begins_when_the_one_before_was_seen():
         assert begun == list(range(number + 1))
 
 
-def test_without_ray_it_says_what_to_install(lagrax_command, monkeypatch):
+def test_without_ray_it_says_what_to_install(reproduction_command, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    line = "reproduce images --quick --model NODE --launcher ray --data ."
-    code, out, err = lagrax_command(*line.split())
+    line = "images --quick --model NODE --launcher ray --data ."
+    code, out, err = reproduction_command(*line.split())
     assert (code, out) == (2, "")
     assert err.splitlines()[-1] == 'This needs ray: pip install "lagrax[ray]"'
 
 
-def test_another_launcher_is_refused(lagrax_command):
-    code, out, err = lagrax_command("reproduce", "images", "--launcher", "slurm")
+def test_another_launcher_is_refused(reproduction_command):
+    code, out, err = reproduction_command("images", "--launcher", "slurm")
     assert (code, out) == (2, "")
     assert err.endswith("No launcher 'slurm': choose one of here, ray.\n")
 
@@ -207,13 +207,15 @@ def test_what_a_task_raises_is_told_as_it_is(pretended):
 # In processes of their own: Ray starts many, and wants to be told beforehand where it may listen.
 BEGIN = """
 from pathlib import Path
-from lagrax._launchers import launch
+from lagrax.training._launchers import launch
 import test_launchers as t
 """
 
 
 def python(code):
-    environment = os.environ | {"PYTHONPATH": str(TESTS)}
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(map(str, (*TESTS.parents[:2], TESTS)))
+    }
     command = [sys.executable, "-c", BEGIN + code]
     run = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
     assert run.returncode == 0, run.stderr
@@ -244,7 +246,7 @@ found = dict(launch("ray", t.trained, [(folder / "run", 2), (folder / "other" / 
 @pytest.mark.slow
 def test_a_task_that_always_dies_on_ray():
     code = """
-from lagrax._files import WriteError
+from lagrax.training._files import WriteError
 try:
     list(launch("ray", t.dies, [()]))
 except t.WorkerDied as error:
@@ -298,10 +300,10 @@ def listening():
 def test_a_sweep_on_ray_leaves_the_same_lines(tmp_path, load_script):
     """Though one of its workers is killed as soon as it trains."""
     load_script(SOAK / "kills.py").write_images(tmp_path / "mnist")
-    line = "reproduce images --quick --model NODE --epochs 1 --seeds 2 --data mnist --out"
+    line = "images --quick --model NODE --epochs 1 --seeds 2 --data mnist --out"
 
     def sweep(out, *more, meanwhile=lambda process: None):
-        command = [sys.executable, "-m", "lagrax", *line.split(), out, *more]
+        command = [sys.executable, "-m", "reproduction", *line.split(), out, *more]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         with subprocess.Popen(command, cwd=tmp_path, **pipes) as process:
             meanwhile(process)
@@ -355,14 +357,14 @@ def lines(folder):
     return {p.name: json.loads(p.read_text()) | apart for p in folder.rglob("lines/*")}
 
 
-def test_the_command_takes_the_launcher(lagrax_command, monkeypatch):
+def test_the_command_takes_the_launcher(reproduction_command, monkeypatch):
     asked = {}
 
     def sweep(runs, folder, **options):
         asked.update(options, runs=len(runs))
         raise WorkerDied("Task 1 of 1 ended.")
 
-    monkeypatch.setattr(cli, "sweep", sweep)
-    line = "reproduce images --quick --model NODE --launcher ray --devices 1"
-    assert lagrax_command(*line.split()) == (1, "", "Task 1 of 1 ended.\n")
+    monkeypatch.setattr(command, "sweep", sweep)
+    line = "images --quick --model NODE --launcher ray --devices 1"
+    assert reproduction_command(*line.split()) == (1, "", "Task 1 of 1 ended.\n")
     assert (asked["launcher"], asked["devices"], asked["runs"]) == ("ray", 1, 1)

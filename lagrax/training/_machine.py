@@ -29,6 +29,7 @@ PACKAGES = {
     "typer": "cli",
     "dash": "explore",
     "ray": "ray",
+    "pooch": "reproduction",
 }
 
 

@@ -23,7 +23,7 @@ from ..identify import IdentifyError
 from ..systems import SYSTEMS, System
 from ..training import TrainingError, _machine
 from ..training._launchers import WorkerDied, launch
-from ..training._runs import RunError
+from ..training._errors import RunError
 from .analyse import (
     AnalyseError,
     Span,

@@ -25,7 +25,8 @@ from lagrax.identify._selection import select_delays
 from lagrax.plotting import Figure, Line, Panel, Points
 from lagrax.training import train
 from lagrax.training._files import WriteError
-from lagrax.training._runs import RunError, RunFolder
+from lagrax.training._errors import RunError
+from lagrax.training._run_folder import RunFolder
 from reproduction import DataError, ResultError, data, plan, read_result, write_report
 
 NAN, INF = float("nan"), float("inf")

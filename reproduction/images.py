@@ -28,9 +28,9 @@ from jaxtyping import Array, Float, Int32, PyTree, UInt8
 from lagrax._solve.gradients import Checkpointed, Direct
 from lagrax.nn import Affine, Classifier
 from lagrax.training import Trained, _machine, train
-from lagrax.training._files import parse_json
 from lagrax.training._checkpoints import load_checkpoint, load_metadata, save_checkpoint
 from lagrax.training._errors import DamagedError, RunError
+from lagrax.training._files import parse_json
 
 from .data import Images
 from .models import paper_intervals, paper_model, paper_models, paper_size

@@ -6,7 +6,6 @@ Answers go to stdout, progress and errors to stderr. Bad input ends with one sen
 
 import inspect
 import os
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,15 +14,13 @@ import jax
 import typer
 import typer.core
 
-from reproduction import DataError, ResultError
-
+from .._solve.arguments import MOST_COUNT
 from .._solve.solution import SolveError
-from .._solve.values import MOST_COUNT
 from ..identify import IdentifyError
 from ..systems import SYSTEMS, System
 from ..training import TrainingError, _machine
-from ..training._launchers import WorkerDied, launch
 from ..training._errors import RunError
+from ..training._launchers import WorkerDied
 from .analyse import (
     AnalyseError,
     Span,
@@ -33,9 +30,9 @@ from .analyse import (
     scalars_of,
 )
 from .answers import FolderError
-from .command import Json, bad, check_launcher, in_order, leaving_as_it_was, print_json, run_app
+from .command import Json, bad, in_order, leaving_as_it_was, print_answer, print_json, run_app
 from .explore_sliders import ExploreError
-from .fit import FIELDS, FitError, Request, fit as fit_table, fit_one, fits
+from .fit import FitError, fit
 from .simulate import SimulateError, simulate as simulate_equation
 from .table import TableError
 
@@ -51,12 +48,10 @@ app = typer.Typer(
 # What is wrong with what was asked for, and what goes wrong on the way.
 REFUSED = (
     AnalyseError,
-    DataError,
     ExploreError,
     FitError,
     FolderError,
     _machine.MissingExtra,
-    ResultError,
     RunError,
     SimulateError,
     TableError,
@@ -87,105 +82,10 @@ def main(
     del version
 
 
-# --- fit, analyse ---------------------------------------------------------------------------------
+# --- fit ------------------------------------------------------------------------------------------
 
 
-def _print_answer(summary: dict[str, Any], lines: Sequence[str], as_json: bool) -> None:
-    if as_json:
-        print_json(summary)
-        return
-    for line in lines:
-        print(line)
-    for name in summary["files"]:
-        print(f"Wrote {Path(summary['folder']) / name}")
-
-
-@app.command()
-def fit(
-    data: Annotated[
-        list[Path], typer.Argument(metavar="DATA.csv...", help="Measurements, with a header.")
-    ],
-    time: Annotated[
-        str | None, typer.Option(help="The column of times (by default the first).")
-    ] = None,
-    column: Annotated[
-        list[str] | None, typer.Option(help="What to learn; give it again for more (all).")
-    ] = None,
-    inputs: Annotated[
-        list[str] | None, typer.Option("--input", help="What drives it; give it again for more.")
-    ] = None,
-    hold: Annotated[float | None, typer.Option(help="The period of a held state.")] = None,
-    lags: Annotated[int | None, typer.Option(help="How many holds (1).", min=1, max=16)] = None,
-    lag: Annotated[float | None, typer.Option(help="Look back at the state this long ago.")] = None,
-    learn_tau: Annotated[
-        bool, typer.Option("--learn-tau", help="Find the period, from a third to three times it.")
-    ] = False,
-    select: Annotated[
-        bool, typer.Option("--select", help="Compare delays, and take those that it needs.")
-    ] = False,
-    field: Annotated[str, typer.Option(help=f"The right-hand side: {', '.join(FIELDS)}.")] = "mlp",
-    degree: Annotated[int, typer.Option(help="Of the library's terms.", min=1, max=6)] = 2,
-    forecast: Annotated[int, typer.Option(help="How many samples ahead.", min=0)] = 10,
-    ensemble: Annotated[int, typer.Option(help="How many models, for the band.", min=1)] = 5,
-    iterations: Annotated[int, typer.Option(help="Of the training.", min=1, max=MOST_COUNT)] = 2000,
-    seed: Annotated[int, typer.Option(help="The same gives the same.", min=0)] = 0,
-    out: Annotated[Path | None, typer.Option(help="The folder (fit-DATA; of many: fits).")] = None,
-    launcher: Annotated[
-        str, typer.Option(help="Of many tables: here, or ray for the workers of a cluster.")
-    ] = "here",
-    as_json: Json = False,
-) -> None:
-    """Learn an equation from measurements, forecast, and report.
-
-    Times and periods are in the unit of the time column, in days where that has dates. Without
-    --hold, --lag and --select the equation is an ordinary one. Inputs stay at their last value
-    during the forecast. --field library gives an equation that can be read. Each of many tables is
-    fitted by itself, and has its answer in a folder of its name.
-    """
-    check_launcher(launcher)
-    request = Request(
-        data[0],
-        out or Path(f"fit-{data[0].stem}"),
-        time,
-        tuple(column or ()),
-        tuple(inputs or ()),
-        hold,
-        lags,
-        lag,
-        learn_tau,
-        select,
-        field,
-        degree,
-        forecast,
-        ensemble,
-        iterations,
-        seed,
-    )
-    if len(data) > 1:
-        _fit_many(fits(request, data, out or Path("fits")), launcher, as_json)
-        return
-    with leaving_as_it_was():
-        summary, lines = fit_table(request)
-    _print_answer(summary, lines, as_json)
-
-
-def _fit_many(requests: Sequence[Request], launcher: Any, as_json: bool) -> None:
-    """One answer after the other as they come; those that fail are named, and the others go on."""
-    summaries, failed = [], 0
-    for number, (summary, told) in launch(launcher, fit_one, [(r,) for r in requests]):
-        name = requests[number].data.name
-        failed += summary is None
-        summaries += [summary] if summary else []
-        where = f"wrote {summary['folder']}" if summary else f"failed: {told}"
-        print(f"{name}: {where}", file=sys.stderr)
-        if summary and summary["doubt"]:
-            print(f"{name}: {summary['doubt']}", file=sys.stderr)
-        if summary and not as_json:
-            print(*(f"{name}: {equation}" for equation in summary["equations"]), sep="\n")
-    if as_json:
-        print_json(summaries)
-    if failed:
-        raise typer.Exit(1)
+app.command("fit")(fit)
 
 
 # --- info -----------------------------------------------------------------------------------------
@@ -337,7 +237,7 @@ def _analyse_command() -> Callable[..., None]:
         spans = [_span(text) for text in param or ()]
         with leaving_as_it_was():
             summary, lines = analyse_equation(target, spans, given, **options)
-        _print_answer(summary, lines, as_json)
+        print_answer(summary, lines, as_json)
 
     signature = [
         inspect.Parameter(n, option, default=default, annotation=Annotated[kind, about])

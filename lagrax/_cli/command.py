@@ -1,10 +1,13 @@
 """What every command shares: exit codes, one sentence for an error, JSON, Ctrl-C."""
 
 import contextlib
+import dataclasses
+import inspect
 import json
 import sys
-from collections.abc import Iterator, Sequence
-from typing import Annotated, Any
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
 
 import typer
 import typer.core
@@ -44,16 +47,49 @@ def run_app(
 
 
 def _quoting(error: typer.TyperException) -> str:
-    """What is wrong with an option, and what was given where pydantic refused it."""
+    """The message of an error in an option, with the value that pydantic rejected."""
+    message = error.format_message().replace("Value error, ", "").removesuffix(".")
     details = getattr(error.__cause__, "errors", list)()
-    got = f"; got {details[0]['input']}." if details else ""
-    return f"{error.format_message()}{got}"
+    given = [str(detail["input"]) for detail in details[:1] if str(detail["input"]) not in message]
+    return "; got ".join([message, *given]) + "."
 
 
 def _complain(sentence: str, code: int) -> int:
     if sentence:
         print(sentence, file=sys.stderr)
     return code
+
+
+def takes(record: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command one option for each field of the dataclass `record`.
+
+    The command receives the record as `options`. Fields are annotated as the options of a command
+    are, so that an option is declared in one place.
+    """
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        hints = get_type_hints(record, include_extras=True)
+        names = [field.name for field in dataclasses.fields(record)]
+
+        def command(**given: Any) -> None:
+            options = record(**{name: given.pop(name) for name in names})
+            function(options=options, **given)
+
+        kind = inspect.Parameter.KEYWORD_ONLY
+        fields = [
+            inspect.Parameter(f.name, kind, default=f.default, annotation=hints[f.name])
+            for f in dataclasses.fields(record)
+        ]
+        parameters = []
+        for parameter in inspect.signature(function).parameters.values():
+            own = [parameter.replace(kind=kind)]
+            parameters += fields if parameter.name == "options" else own
+        command.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
+        command.__annotations__ = {p.name: p.annotation for p in parameters}
+        command.__doc__ = function.__doc__
+        return command
+
+    return decorate
 
 
 def bad(sentence: str) -> typer.BadParameter:
@@ -65,6 +101,16 @@ Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
 
 def print_json(content: Any) -> None:
     print(json.dumps(content, indent=1, ensure_ascii=False))
+
+
+def print_answer(summary: dict[str, Any], lines: Sequence[str], as_json: bool) -> None:
+    if as_json:
+        print_json(summary)
+        return
+    for line in lines:
+        print(line)
+    for name in summary["files"]:
+        print(f"Wrote {Path(summary['folder']) / name}")
 
 
 @contextlib.contextmanager

@@ -2,38 +2,82 @@
 
 import dataclasses
 import datetime
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import typer
 
 from .._solve.delays import Delay, Hold, Lag
 from .._solve.solution import SolveError
 from ..identify import Forecast, IdentifyError
 from ..training._files import write_atomically
+from ..training._launchers import launch
 from ..training._machine import describe as machine, load
 from .answers import PAGE, FolderError, answering, check_folder, write_figures, write_summary
-from .fit_model import FIELDS as FIELDS, Fit, FitError as FitError, Request as Request, find, times
+from .command import Json, check_launcher, leaving_as_it_was, print_answer, print_json, takes
+from .fit_model import Fit, FitError as FitError, FitOptions, find, times
 from .fit_report import figures, page_of
 from .long_run import LongRun
 from .table import Table, TableError, read_table, write_table
 
+Task = tuple[Path, Path, FitOptions]
 
-def fit(request: Request) -> tuple[dict[str, Any], list[str]]:
-    """Does what is asked and writes the answer: the summary, and lines to be printed."""
-    # What is wrong with the request is said before it takes minutes to find out.
-    check_folder(request.out, "fit")
+
+@takes(FitOptions)
+def fit(
+    data: Annotated[
+        list[Path], typer.Argument(metavar="DATA.csv...", help="Measurements, with a header.")
+    ],
+    options: FitOptions,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the answer. fit-DATA by default; fits for several tables."),
+    ] = None,
+    launcher: Annotated[
+        str,
+        typer.Option(help="Fit several tables here, or with ray on the workers of a cluster."),
+    ] = "here",
+    as_json: Json = False,
+) -> None:
+    """Learn an equation from measurements, forecast, and report.
+
+    Times and periods are in the unit of the time column, in days where that has dates. Without
+    --hold, --lag and --select the equation is an ordinary one. Inputs stay at their last value
+    during the forecast. --field library gives an equation that can be read. Each of several tables
+    is fitted by itself, and has its answer in a folder of its name.
+    """
+    check_launcher(launcher)
+    if len(data) > 1:
+        _fit_several(list_tasks(data, out or Path("fits"), options), launcher, as_json)
+        return
+    with leaving_as_it_was():
+        summary, lines = fit_table(data[0], out or Path(f"fit-{data[0].stem}"), options)
+    print_answer(summary, lines, as_json)
+
+
+# --- one table and several ------------------------------------------------------------------------
+
+
+def fit_table(data: Path, out: Path, options: FitOptions) -> tuple[dict[str, Any], list[str]]:
+    """Fits an equation to one table and writes the answer to the folder `out`.
+
+    Returns the summary and the lines to print.
+    """
+    # A wrong request fails before anything is computed.
+    check_folder(out, "fit")
     for package in ("matplotlib.figure", "optax", "plotly.offline", "safetensors"):
         load(package)
-    table = read_table(request.data, request.time, request.columns or None, inputs=request.inputs)
-    found = find(request, table)
-    summary = _write(found)
-    return summary | {"folder": str(request.out.resolve())}, _told(found)
+    table = read_table(data, options.time, options.column or None, options.inputs or ())
+    found = find(data, options, table)
+    summary = write_answer(found, out)
+    return summary | {"folder": str(out.resolve())}, _told(found)
 
 
-def fits(request: Request, tables: Sequence[Path], out: Path) -> list[Request]:
-    """The same request for each of several tables, with an answer of its own below `out`."""
+def list_tasks(tables: Sequence[Path], out: Path, options: FitOptions) -> list[Task]:
+    """The arguments of `fit_table` for each table. Each has a folder of its name below `out`."""
     names = [table.stem for table in tables]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -41,26 +85,48 @@ def fits(request: Request, tables: Sequence[Path], out: Path) -> list[Request]:
             f"Two tables are called {twice[0]}, and answers go to folders of their names: rename "
             "one, or fit them one after the other."
         )
-    return [
-        dataclasses.replace(request, data=table.absolute(), out=out.absolute() / table.stem)
-        for table in tables
-    ]
+    return [(table.absolute(), out.absolute() / table.stem, options) for table in tables]
 
 
-def fit_one(request: Request) -> tuple[dict[str, Any] | None, str]:
-    """One of many fits: its summary, or None and what went wrong."""
+def try_fit(data: Path, out: Path, options: FitOptions) -> tuple[dict[str, Any] | None, str]:
+    """Fits one of several tables.
+
+    Returns its summary and the lines to print, or None and the error.
+    """
     try:
-        summary, lines = fit(request)
+        summary, lines = fit_table(data, out, options)
     except (FitError, FolderError, IdentifyError, SolveError, TableError, OSError) as error:
         return None, str(error)
     return summary, "\n".join(lines)
 
 
-def _write(found: Fit) -> dict[str, Any]:
+def _fit_several(tasks: Sequence[Task], launcher: Any, as_json: bool) -> None:
+    """Prints answers as they come. A table that fails is named, and the others continue."""
+    summaries, failed = [], 0
+    for number, (summary, lines) in launch(launcher, try_fit, tasks):
+        name = tasks[number][0].name
+        failed += summary is None
+        summaries += [summary] if summary else []
+        where = f"wrote {summary['folder']}" if summary else f"failed: {lines}"
+        print(f"{name}: {where}", file=sys.stderr)
+        if summary and summary["doubt"]:
+            print(f"{name}: {summary['doubt']}", file=sys.stderr)
+        if summary and not as_json:
+            print(*(f"{name}: {equation}" for equation in summary["equations"]), sep="\n")
+    if as_json:
+        print_json(summaries)
+    if failed:
+        raise typer.Exit(1)
+
+
+# --- the answer -----------------------------------------------------------------------------------
+
+
+def write_answer(found: Fit, out: Path) -> dict[str, Any]:
     drawn = figures(found)
     table, predicted = found.table, found.predicted
     later = np.arange(len(table.ts)) >= found.held_out
-    with answering(found.request.out) as folder:
+    with answering(out) as folder:
         found.model.save(folder / "model")
         columns = [x for pair in zip(table.ys.T, predicted.T, strict=True) for x in pair]
         names = [x for name in table.names for x in (name, f"{name}_predicted")]
@@ -84,10 +150,7 @@ def _write_forecast(path: Path, table: Table, forecast: Forecast) -> None:
 
 
 def _summary(found: Fit) -> dict[str, Any]:
-    request, model = found.request, found.model
-    options = {
-        k: str(v) if isinstance(v, Path) else v for k, v in dataclasses.asdict(request).items()
-    }
+    options, model = found.options, found.model
     runs = found.long_run
     selection = found.selection
     return {
@@ -115,7 +178,7 @@ def _summary(found: Fit) -> dict[str, Any]:
         if selection
         else None,
         "long_run": runs.to_json() if isinstance(runs, LongRun) else {"sentence": runs},
-        "options": options,
+        "options": {"data": str(found.data)} | dataclasses.asdict(options),
         "seconds": found.seconds,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": machine(),

@@ -8,19 +8,22 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
+import typer
 from jaxtyping import Float
 
+from .._solve.arguments import MOST_COUNT
 from .._solve.delays import Delay, Hold, Lag, Learn, holds
 from ..identify import Forecast, Identifier, IdentifyError
+from ..identify._checks import MOST
 from ..identify._selection import LEAST_SAMPLES, Scan, Selection, select_delays
 from ..identify._windows import last_known
 from .long_run import LongRun, long_run_of, precisely, why_no_map
 from .table import Table
 
-FIELDS = ("mlp", "library")
+MOST_MODELS = MOST["ensemble"]
 MOST_RANGES = 4
 States = Float[np.ndarray, "times states"]
 
@@ -30,25 +33,55 @@ class FitError(ValueError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Request:
-    """What is asked for, as the options of the command say it."""
+class FitOptions:
+    """The options of `lagrax fit` that one fit depends on."""
 
-    data: Path
-    out: Path
-    time: str | None = None
-    columns: tuple[str, ...] = ()
-    inputs: tuple[str, ...] = ()
-    hold: float | int | None = None
-    lags: int | None = None
-    lag: float | int | None = None
-    learn_tau: bool = False
-    select: bool = False
-    field: str = "mlp"
-    degree: int = 2
-    forecast: int = 10
-    ensemble: int = 5
-    iterations: int = 2000
-    seed: int = 0
+    time: Annotated[str | None, typer.Option(help="Column of times. The first one by default.")] = (
+        None
+    )
+    column: Annotated[
+        list[str] | None,
+        typer.Option(help="Column to learn. Repeat for more; all others by default."),
+    ] = None
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("--input", help="Column that drives the system. Repeat for more."),
+    ] = None
+    hold: Annotated[float | None, typer.Option(help="Period of a held state.")] = None
+    lags: Annotated[
+        int | None, typer.Option(help="Number of holds. 1 by default.", min=1, max=16)
+    ] = None
+    lag: Annotated[float | None, typer.Option(help="Look back at the state this long ago.")] = None
+    learn_tau: Annotated[
+        bool,
+        typer.Option("--learn-tau", help="Find the period, from a third to three times the given."),
+    ] = False
+    select: Annotated[
+        bool, typer.Option("--select", help="Compare delays and choose those that are needed.")
+    ] = False
+    field: Annotated[
+        Literal["mlp", "library"],
+        typer.Option(help="Right-hand side: a network, or a polynomial that can be read."),
+    ] = "mlp"
+    degree: Annotated[
+        int, typer.Option(help="Highest degree of the library's terms.", min=1, max=6)
+    ] = 2
+    forecast: Annotated[
+        int, typer.Option(help="Number of samples to forecast.", min=0, max=1_000_000)
+    ] = 10
+    ensemble: Annotated[
+        int,
+        typer.Option(
+            help="Number of models, for the band of the forecast.", min=1, max=MOST_MODELS
+        ),
+    ] = 5
+    iterations: Annotated[
+        int, typer.Option(help="Most iterations of the training.", min=1, max=MOST_COUNT)
+    ] = 2000
+    seed: Annotated[
+        int,
+        typer.Option(help="Random seed. Results are reproducible.", min=0, max=2**31 - MOST_MODELS),
+    ] = 0
 
 
 class Score(NamedTuple):
@@ -65,7 +98,8 @@ class Score(NamedTuple):
 class Fit:
     """All that was found. `long_run` is a sentence where there is nothing to analyse."""
 
-    request: Request
+    data: Path
+    options: FitOptions
     table: Table
     model: Identifier
     selection: Selection | None
@@ -124,28 +158,29 @@ def _unsure(periods: Sequence[float], scans: Sequence[Scan]) -> list[str]:
     return said
 
 
-def find(request: Request, table: Table) -> Fit:
+def find(data: Path, options: FitOptions, table: Table) -> Fit:
     """Does what is asked, with progress on stderr."""
     clock = [time.monotonic()]
-    _check(request, table)
-    _say(f"{request.data.name}: {_taken(table)}")
-    selection = _selected(request, table) if request.select else None
+    _check(options, table)
+    _say(f"{data.name}: {_taken(table)}")
+    selection = _selected(options, table) if options.select else None
     clock.append(time.monotonic())
-    model = _trained(request, table, _delays(request, table, selection))
+    model = _trained(options, table, _delays(options, table, selection))
     clock.append(time.monotonic())
     _say("Predicting, forecasting, and looking at the long run")
     predicted, first = _predicted(table, model)
     # As `Identifier.fit` holds it out.
     held_out = int(np.floor((1 - model.validation) * last_known(model.series_[-1]))) + 1
     found = Fit(
-        request,
+        data,
+        options,
         table,
         model,
         selection,
         predicted,
         held_out,
         _scores(table, predicted, held_out, first, model.window_),
-        _forecast(request, table, model),
+        _forecast(options, table, model),
         _long_run(model),
         {},
     )
@@ -221,24 +256,15 @@ def gap_of(table: Table) -> float:
     return float(np.median(np.diff(table.ts)))
 
 
-def _check(request: Request, table: Table) -> None:
-    if request.field not in FIELDS:
-        raise FitError(f"--field {request.field}: expected one of {', '.join(FIELDS)}.")
-    for name, value, most in (
-        ("forecast", request.forecast, 1_000_000),
-        ("ensemble", request.ensemble, 1000),
-        ("seed", request.seed, 2**31 - request.ensemble),
-    ):
-        if value > most:
-            raise FitError(f"--{name} {value}: expected at most {most:,}.")
-    times(table, _later(table, request.forecast)[-1:])  # whether there are such dates
-    if request.lags is not None and request.hold is None and not request.select:
-        raise FitError(f"--lags {request.lags} needs the period of the holds: add --hold TAU.")
-    if request.learn_tau and request.hold is None and request.lag is None and not request.select:
+def _check(options: FitOptions, table: Table) -> None:
+    times(table, _later(table, options.forecast)[-1:])  # whether there are such dates
+    if options.lags is not None and options.hold is None and not options.select:
+        raise FitError(f"--lags {options.lags} needs the period of the holds: add --hold TAU.")
+    if options.learn_tau and options.hold is None and options.lag is None and not options.select:
         raise FitError("--learn-tau needs a period to start from: add --hold TAU or --lag TAU.")
     gap, span = gap_of(table), float(table.ts[-1] - table.ts[0])
     unit = f" {table.unit}" if table.unit else ""
-    for name, tau, many in (("hold", request.hold, request.lags or 1), ("lag", request.lag, 1)):
+    for name, tau, many in (("hold", options.hold, options.lags or 1), ("lag", options.lag, 1)):
         if tau is None:
             continue
         if not (np.isfinite(tau) and tau > 0):
@@ -256,13 +282,13 @@ def _check(request: Request, table: Table) -> None:
             )
 
 
-def _delays(request: Request, table: Table, selection: Selection | None) -> list[Delay]:
+def _delays(options: FitOptions, table: Table, selection: Selection | None) -> list[Delay]:
     if selection is not None:
-        return _chosen(selection, learn=request.learn_tau)
-    lags = request.lags or 1
-    period = lambda tau, many: _to_learn(table, tau, many) if request.learn_tau else tau
-    held = [] if request.hold is None else holds(period(request.hold, lags), lags)
-    lagged = [] if request.lag is None else [Lag(period(request.lag, 1))]
+        return _chosen(selection, learn=options.learn_tau)
+    lags = options.lags or 1
+    period = lambda tau, many: _to_learn(table, tau, many) if options.learn_tau else tau
+    held = [] if options.hold is None else holds(period(options.hold, lags), lags)
+    lagged = [] if options.lag is None else [Lag(period(options.lag, 1))]
     return [*held, *lagged]
 
 
@@ -286,45 +312,45 @@ def _named(table: Table) -> Iterator[None]:
         raise (IdentifyError if isinstance(error, IdentifyError) else FitError)(told) from None
 
 
-def _selected(request: Request, table: Table) -> Selection:
-    candidates = _candidates(request, table)
+def _selected(options: FitOptions, table: Table) -> Selection:
+    candidates = _candidates(options, table)
     _say(f"Comparing {len(candidates)} candidates for the delays")
     with _named(table):
-        return select_delays(table.ts, table.ys, candidates, _inputs(table), degree=request.degree)
+        return select_delays(table.ts, table.ys, candidates, _inputs(table), degree=options.degree)
 
 
-def _candidates(request: Request, table: Table) -> dict[str, list[Delay]]:
+def _candidates(options: FitOptions, table: Table) -> dict[str, list[Delay]]:
     """Around the periods that are asked for; where there are none, whatever can be found."""
-    if request.hold is None and request.lag is None:
-        return _any_candidates(request, table)
+    if options.hold is None and options.lag is None:
+        return _any_candidates(options, table)
     found: dict[str, list[Delay]] = {"none": []}
-    learned = lambda tau, many: _to_learn(table, tau, many) if request.learn_tau else tau
-    factors = () if request.learn_tau else (0.5, 2.0)
+    learned = lambda tau, many: _to_learn(table, tau, many) if options.learn_tau else tau
+    factors = () if options.learn_tau else (0.5, 2.0)
     longest = float(table.ts[-1] - table.ts[0]) / 2
     gap = gap_of(table)
     around = lambda tau, least: [f * tau for f in factors if least <= f * tau <= longest]
-    if request.hold is not None:
-        for many in range(1, (request.lags or 2) + 1):
-            name = f"{many} hold{'s' * (many > 1)} of {request.hold:g}"
-            found[name] = [*holds(learned(request.hold, many), many)]
-        for tau in around(request.hold, LEAST_SAMPLES * gap):
+    if options.hold is not None:
+        for many in range(1, (options.lags or 2) + 1):
+            name = f"{many} hold{'s' * (many > 1)} of {options.hold:g}"
+            found[name] = [*holds(learned(options.hold, many), many)]
+        for tau in around(options.hold, LEAST_SAMPLES * gap):
             found[f"1 hold of {tau:g}"] = [Hold(tau)]
-    if request.lag is not None:
-        for tau in around(request.lag, gap):
+    if options.lag is not None:
+        for tau in around(options.lag, gap):
             found[f"a lag of {tau:g}"] = [Lag(tau)]
     # What acts after the period of a hold may act after a lag of it.
-    for tau in (request.lag, request.hold):
+    for tau in (options.lag, options.hold):
         if tau is not None:
             found[f"a lag of {tau:g}"] = [Lag(learned(tau, 1))]
     return found
 
 
-def _any_candidates(request: Request, table: Table) -> dict[str, list[Delay]]:
+def _any_candidates(options: FitOptions, table: Table) -> dict[str, list[Delay]]:
     gap, span = gap_of(table), float(table.ts[-1] - table.ts[0])
     low = LEAST_SAMPLES * gap
     high = max(span / 8, 2 * low)
     period = lambda: Learn(float(np.sqrt(low * high)), low, high)
-    many = request.lags or 2
+    many = options.lags or 2
     found: dict[str, list[Delay]] = {"none": [], "1 hold": [*holds(period(), 1)]}
     if many > 1:
         found[f"{many} holds"] = [*holds(period(), many)]
@@ -362,20 +388,20 @@ def _advise(table: Table) -> None:
             )
 
 
-def _trained(request: Request, table: Table, delays: Sequence[Delay]) -> Identifier:
+def _trained(options: FitOptions, table: Table, delays: Sequence[Delay]) -> Identifier:
     model = Identifier(
         delays,
-        request.field,
-        degree=request.degree,
-        ensemble=request.ensemble,
-        iterations=request.iterations,
-        seed=request.seed,
+        options.field,
+        degree=options.degree,
+        ensemble=options.ensemble,
+        iterations=options.iterations,
+        seed=options.seed,
     )
-    if request.learn_tau and any(isinstance(d.tau, Learn) for d in delays):
+    if options.learn_tau and any(isinstance(d.tau, Learn) for d in delays):
         _say("Looking for the period, then fitting the equation")
-    elif request.field == "library":
+    elif options.field == "library":
         _say("Fitting the equation")
-    if request.field == "library":
+    if options.field == "library":
         _advise(table)
     with _named(table):
         return model.fit(table.ts, table.ys, _inputs(table))
@@ -419,10 +445,10 @@ def _filled(table: Table) -> States:
     )
 
 
-def _forecast(request: Request, table: Table, model: Identifier) -> Forecast | None:
-    if not request.forecast:
+def _forecast(options: FitOptions, table: Table, model: Identifier) -> Forecast | None:
+    if not options.forecast:
         return None
-    ts = _later(table, request.forecast)
+    ts = _later(table, options.forecast)
     inputs = np.tile(table.inputs[-1], (len(ts) + 1, 1)) if table.input_names else None
     return model.forecast(ts, inputs)
 

@@ -199,7 +199,7 @@ def page_of(found: Fit, drawn: dict[str, Figure]) -> str:
     def show(name: str) -> list[Html]:
         return [show_figure(drawn[name], numbers[name])] if name in drawn else []
 
-    name = found.request.data.name
+    name = found.data.name
     introduction = (
         f"An equation learned by lagrax from {len(found.table.ts):,} samples of "
         f"{', '.join(found.table.names)} in {name}, what it forecasts, and where it leads."
@@ -250,10 +250,10 @@ def _overview(found: Fit) -> list[Html]:
 
 
 def _learned(found: Fit) -> list[Html]:
-    model, request = found.model, found.request
+    model, options = found.model, found.options
     kind = (
-        f"a polynomial of degree {request.degree} at most, with the terms that the series needs"
-        if request.field == "library"
+        f"a polynomial of degree {options.degree} at most, with the terms that the series needs"
+        if options.field == "library"
         else f"a neural network with {model.depth} hidden layers of {model.width} units"
     )
     back = _phrase(model.delays_)
@@ -319,9 +319,8 @@ def _stability(found: Fit) -> list[Html]:
 
 
 def _settings(found: Fit) -> Html:
-    given = dataclasses.asdict(found.request)
-    given |= {"data": str(found.request.data), "out": str(found.request.out)}
-    given |= {"columns": list(found.table.names), "inputs": list(found.table.input_names)}
+    given = {"data": str(found.data)} | dataclasses.asdict(found.options)
+    given |= {"column": list(found.table.names), "inputs": list(found.table.input_names)}
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     fitted: dict[str, Any] = {"window": found.model.window_, "date": day(today)}
     return show_particulars(given | fitted, machine(), found.seconds)

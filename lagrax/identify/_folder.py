@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
+from .._solve.arguments import is_whole
 from .._solve.delays import Delay, Hold, Lag, Learn, periods_to_learn
-from .._solve.values import is_whole
 from ..training import Series
-from ..training._files import read_json
-from ..training._machine import describe as machine
 from ..training._checkpoints import load_arrays
 from ..training._errors import DamagedError
+from ..training._files import read_json
+from ..training._machine import describe as machine
 from ._checks import IdentifyError
 from ._equations import Polynomial, intervals_over
 from ._learned import Learned

@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
-from .._solve.values import is_real
+from .._solve.arguments import is_real
 from ._devices import replicate, shard_rows
 from ._machine import load
 from ._metrics import Record
@@ -44,9 +44,7 @@ class TrainingState(NamedTuple):
     best: tuple[PyTree, Array] | None = None
 
 
-def initial_state(
-    program: Program, make: Callable, seeds: Array, keep_best: bool
-) -> TrainingState:
+def initial_state(program: Program, make: Callable, seeds: Array, keep_best: bool) -> TrainingState:
     def one_seed(seed, _):
         model = make(jax.random.key(seed))
         if not jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array)):
@@ -98,7 +96,12 @@ def run_block(
 
 @eqx.filter_jit
 def _compiled_block(
-    program: Program, state: TrainingState, data: PyTree, test_data: PyTree, step: Array, length: int
+    program: Program,
+    state: TrainingState,
+    data: PyTree,
+    test_data: PyTree,
+    step: Array,
+    length: int,
 ):
     def one_seed(state, data):
         batches = _Batches(program.batch_size, state.seed, step, length, data)
@@ -273,8 +276,8 @@ def _check_metrics(metrics: Any, source: str) -> None:
     for name, value in metrics.items():
         if not is_real(value):
             raise ValueError(
-                f"{source} returned the metric {name!r} as {_describe(value)}; expected a real "
-                "number, or an array of them. Split a complex one into its two parts."
+                f"{source} returned the metric {name!r} as {_describe(value)}; expected a number "
+                "or an array of numbers, real ones. Split a complex one into its two parts."
             )
 
 

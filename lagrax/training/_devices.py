@@ -11,7 +11,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
-from .._solve.values import is_whole
+from .._solve.arguments import is_whole
 
 ROWS = "rows"
 
@@ -26,8 +26,8 @@ def make_mesh(
         available = jax.devices()
         if not 1 <= devices <= len(available):
             raise ValueError(
-                f"train got devices={devices}; expected 1 to {len(available)}, the number that JAX sees "
-                f"({available[0].device_kind}). On a CPU, XLA_FLAGS="
+                f"train got devices={devices}; expected 1 to {len(available)}, the number that JAX "
+                f"sees ({available[0].device_kind}). On a CPU, XLA_FLAGS="
                 "--xla_force_host_platform_device_count=N makes N of them."
             )
         devices = available[: int(devices)]

@@ -30,7 +30,7 @@ def checked_path(who: str, path: Any) -> Path:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turns an `OSError` in its block into a `WriteError` about `path`. The outermost one counts."""
+    """Turns an `OSError` in its block into a `WriteError` about `path`, the outermost one."""
     try:
         yield
     except OSError as error:
@@ -104,7 +104,7 @@ def read_json(path: Path, constant: Callable[[str], Any] | None = None) -> Any:
 
 
 def parse_json(text: str, constant: Callable[[str], Any] | None = None) -> Any:
-    """Parses JSON. `constant` converts the names of NaN and infinities, which are floats without it."""
+    """Parses JSON. `constant` converts NaN and infinities by name; without it, they are floats."""
     try:
         return json.loads(text, parse_constant=constant)
     except RecursionError:

@@ -80,6 +80,6 @@ def _result(ray: Any, ended: Any, name: str) -> Any:
     # that died.
     except (errors.LocalRayletDiedError, OSError) as error:
         raise WorkerDied(
-            f"{name} ended because Ray's own process on its machine (raylet) died. Finished work is "
-            "kept. Find what kills it, such as a lack of memory, and run the same command again."
+            f"{name} ended because Ray's own process on its machine (raylet) died. Finished work "
+            "is kept. Find what kills it, such as a lack of memory, and run the same command again."
         ) from error

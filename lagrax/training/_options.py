@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from .._solve.values import check_whole, is_number, is_whole
+from .._solve.arguments import check_whole, is_number, is_whole
 from ._files import checked_path
 
 # Steps in one compiled call, which returns the metrics of all of them.

@@ -1,6 +1,7 @@
 """Event files for TensorBoard."""
 
 import contextlib
+import platform
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,18 +15,21 @@ from ._machine import load
 class EventFile:
     """Writes metrics to an event file, in the calling thread.
 
-    It uses the synchronous writer of tensorboardX. `SummaryWriter` hands events to a thread; a full
-    disk ends that thread, and `close` then waits forever.
+    It uses the record writer of tensorboardX. On a full disk (tensorboardX 2.6.5, 64 KiB), the
+    `add_scalar` of `SummaryWriter` waits forever for a thread that has ended, and `EventsWriter`
+    leaves its file open.
     """
 
     def __init__(self, folder: Path, step: int):
-        proto = load("tensorboardX").proto
+        library = load("tensorboardX")
+        proto = library.proto
         self._event, self._summary = proto.event_pb2.Event, proto.summary_pb2.Summary
         folder.mkdir(parents=True, exist_ok=True)
         # The number keeps names apart if a run is resumed twice within a second.
-        suffix = f".{len(list(folder.iterdir()))}"
-        writer = load("tensorboardX.event_file_writer").EventsWriter
-        self._file = writer(str(folder / "events"), suffix)
+        number = len(list(folder.iterdir()))
+        name = f"events.out.tfevents.{time.time():.0f}.{platform.node()}.{number}"
+        self._file = library.record_writer.RecordWriter(str(folder / name))
+        self._write(0, file_version="brain.Event:2")
         # TensorBoard then ignores what an interrupted run wrote after its checkpoint.
         start = proto.event_pb2.SessionLog(status=proto.event_pb2.SessionLog.START)
         self._write(step + 1, session_log=start)
@@ -41,7 +45,8 @@ class EventFile:
         self._file.flush()
 
     def _write(self, step: int, **content: Any) -> None:
-        self._file.write_event(self._event(step=step, wall_time=time.time(), **content))
+        event = self._event(step=step, wall_time=time.time(), **content)
+        self._file.write(event.SerializeToString())
 
     def close(self) -> None:
         # Everything has been flushed. A full disk has been reported by `append`.

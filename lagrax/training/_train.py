@@ -129,9 +129,7 @@ def train(
     data, test_data = to_device(data, "data"), to_device(test_data, "test_data")
     check_rows(data)
     mesh = make_mesh(devices, schedule.batch_size or count_rows(data), count_rows(data))
-    program = Program(
-        loss, optimiser, schedule.batch_size, evaluate, schedule.single_seed, mesh
-    )
+    program = Program(loss, optimiser, schedule.batch_size, evaluate, schedule.single_seed, mesh)
     state = initial_state(program, make, jnp.asarray(schedule.seeds), keep is not None)
     run: MemoryRun | Any = MemoryRun()
     if folder is not None and jax.process_index() == 0:
@@ -168,9 +166,7 @@ class MemoryRun:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def restore(
-        self, state: PyTree, usable: Callable[[int], bool]
-    ) -> tuple[int, PyTree, float]:
+    def restore(self, state: PyTree, usable: Callable[[int], bool]) -> tuple[int, PyTree, float]:
         return 0, state, 0.0
 
     def append(self, records: Sequence[Record]) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 import lagrax
 from lagrax._cli import fit as fitting, fit_model as _fit, fit_report as _fit_report
+from lagrax._cli.fit_model import FitOptions
 from lagrax._cli.table import read_table
 from lagrax._solve.delays import Hold, Lag, Learn, holds
 from lagrax.identify._selection import Candidate, Scan, Selection
@@ -45,11 +46,9 @@ def fitted(tmp_path_factory):
     """A fit of the population equation: its folder and what was found."""
     folder = tmp_path_factory.mktemp("fit")
     write_csv(folder / "x.csv", ["t", "x"], *population())
-    request = fitting.Request(
-        folder / "x.csv", folder / "found", hold=1.0, field="library", ensemble=2, forecast=5
-    )
-    found = _fit.find(request, read_table(request.data))
-    summary = fitting._write(found)
+    options = FitOptions(hold=1.0, field="library", ensemble=2, forecast=5)
+    found = _fit.find(folder / "x.csv", options, read_table(folder / "x.csv"))
+    summary = fitting.write_answer(found, folder / "found")
     return folder / "found", found, summary
 
 
@@ -305,15 +304,11 @@ def table(tmp_path):
     return read_table(tmp_path / "x.csv")
 
 
-def request(**options):
-    return fitting.Request(Path("x.csv"), Path("out"), **options)
-
-
 def test_delays_that_are_asked_for(table):
-    assert _fit._delays(request(), table, None) == []
-    first, second, third = _fit._delays(request(hold=1.0, lags=2, lag=0.5), table, None)
+    assert _fit._delays(FitOptions(), table, None) == []
+    first, second, third = _fit._delays(FitOptions(hold=1.0, lags=2, lag=0.5), table, None)
     assert (first.tau, first.lag, second.lag, third.tau) == (1.0, 0, 1, 0.5)
-    (hold,) = _fit._delays(request(hold=1.0, learn_tau=True), table, None)
+    (hold,) = _fit._delays(FitOptions(hold=1.0, learn_tau=True), table, None)
     assert isinstance(hold.tau, Learn)
     assert (hold.tau.low, hold.tau.high) == (pytest.approx(0.6), 3.0)
 
@@ -332,7 +327,7 @@ def test_delays_that_are_asked_for(table):
     ],
 )
 def test_candidates(table, options, names):
-    assert list(_fit._candidates(request(**options), table)) == names
+    assert list(_fit._candidates(FitOptions(**options), table)) == names
 
 
 def test_the_chosen_delays_share_their_period():
@@ -391,7 +386,7 @@ def test_periods_that_the_series_cannot_tell_are_told(fitted, good, sentence):
         ("absent.csv", "absent.csv does not exist; expected a CSV file"),
         ("x.csv --time when", "x.csv has no column 'when'"),
         ("x.csv --column y", "x.csv has no column 'y'"),
-        ("x.csv --field forest", "--field forest: expected one of mlp, library."),
+        ("x.csv --field forest", "'--field': 'forest' is not one of 'mlp', 'library'."),
         ("x.csv --lags 2", "--lags 2 needs the period of the holds: add --hold TAU."),
         ("x.csv --learn-tau", "--learn-tau needs a period to start from: add --hold TAU or"),
         ("x.csv --hold -1", "--hold -1: expected a positive number."),

@@ -20,12 +20,11 @@ import tracemalloc
 import zlib
 from pathlib import Path
 
-import by_hand
 import numpy as np
 import pytest
 import scipy.io
-from by_hand import CHECKPOINT, listing, model, run, write
-from data_files import (
+from helpers import sample_files
+from helpers.data_files import (
     BIN,
     BINARY_TAR,
     COLOUR,
@@ -43,6 +42,7 @@ from data_files import (
     python2_pickle,
     svhn_files,
 )
+from helpers.sample_files import CHECKPOINT, listing, model, run, write
 
 import lagrax
 import reproduction
@@ -222,8 +222,8 @@ def table(folder):
 
 
 def opened(folder):
-    with RunFolder(folder, by_hand.CONFIG) as opened:
-        return opened.restore(by_hand.STATE)
+    with RunFolder(folder, sample_files.CONFIG) as opened:
+        return opened.restore(sample_files.STATE)
 
 
 # By what reads it: the files around it, the file, what is done, and the error.
@@ -665,7 +665,7 @@ def test_a_sparse_checkpoint(tmp_path):
 
 
 def test_a_checkpoint_of_a_larger_model(tmp_path):
-    write(tmp_path, run(**{CHECKPOINT: by_hand.checkpoint({"['weight']": np.ones(2**20)})}))
+    write(tmp_path, run(**{CHECKPOINT: sample_files.checkpoint({"['weight']": np.ones(2**20)})}))
     refused(RunError, lambda: opened(tmp_path), str(tmp_path / CHECKPOINT), "another model")
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import scipy.io
 import scipy.sparse
-from data_files import (
+from helpers.data_files import (
     BATCHES,
     BIN,
     BINARY_TAR,

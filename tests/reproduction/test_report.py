@@ -6,7 +6,7 @@ import re
 import sys
 
 import pytest
-from pages import HOSTILE, a_figure
+from helpers.pages import HOSTILE, a_figure
 
 from lagrax.plotting import to_json
 from reproduction.report import write_report

@@ -24,11 +24,13 @@ PACKAGES = {
     "safetensors": "train",
     "rich": "train",
     "tensorboardX": "train",
+    "jinja2": "plot",
     "matplotlib": "plot",
     "plotly": "plot",
     "typer": "cli",
     "dash": "explore",
     "ray": "ray",
+    "pooch": "reproduction",
 }
 
 

@@ -26,6 +26,8 @@ PACKAGES = {
     "matplotlib": "plot",
     "plotly": "plot",
     "typer": "cli",
+    "polars": "cli",
+    "fastexcel": "cli",
     "dash": "explore",
     "ray": "ray",
 }

@@ -50,28 +50,28 @@ def history() -> Figure:
 
 # The files a solve passes through, each with what it does there; and what each asks.
 FLOW = {
-    "_solve.py": (0, 0, "solve(): checks once,\nthen goes interval by interval"),
-    "_checks.py": (-1, 0, "what came, what was\nexpected, what to do"),
-    "_delays.py": (-1, 1, "Hold, Lag → the grid\nof breakpoints"),
-    "_saving.py": (1, 0, "SaveAt → which interval\nanswers which time"),
-    "_gradients.py": (0, 1, "how the loop over intervals\nis differentiated"),
-    "_stepping.py": (0, 2, "one step of diffrax's solver,\nand equal ones"),
-    "_pacing.py": (1, 2, "adaptive steps, found\nand replayed"),
-    "_interval.py": (-1, 2, "all that the solution over\none interval depends on"),
-    "_field.py": (-1, 3, "the user's field, and\nthe past it is given"),
-    "_solution.py": (1, 1, "Solution: knots, statistics,\nresult and its remedy"),
+    "solve.py": (0, 0, "solve(): checks once,\nthen goes interval by interval"),
+    "checks.py": (-1, 0, "what came, what was\nexpected, what to do"),
+    "grid.py": (-1, 1, "Hold, Lag → the grid\nof breakpoints"),
+    "saving.py": (1, 0, "SaveAt → which interval\nanswers which time"),
+    "gradients.py": (0, 1, "how the loop over intervals\nis differentiated"),
+    "steps.py": (0, 2, "one step of diffrax's solver,\nand equal ones"),
+    "adaptive.py": (1, 2, "adaptive steps, found\nand replayed"),
+    "interval.py": (-1, 2, "all that the solution over\none interval depends on"),
+    "field.py": (-1, 3, "the user's field, and\nthe past it is given"),
+    "solution.py": (1, 1, "Solution: knots, statistics,\nresult and its remedy"),
 }
 ASKS = [
-    ("_solve.py", "_checks.py"),
-    ("_solve.py", "_delays.py"),
-    ("_solve.py", "_saving.py"),
-    ("_solve.py", "_gradients.py"),
-    ("_solve.py", "_solution.py"),
-    ("_gradients.py", "_stepping.py"),
-    ("_gradients.py", "_pacing.py"),
-    ("_pacing.py", "_stepping.py"),
-    ("_stepping.py", "_interval.py"),
-    ("_interval.py", "_field.py"),
+    ("solve.py", "checks.py"),
+    ("solve.py", "grid.py"),
+    ("solve.py", "saving.py"),
+    ("solve.py", "gradients.py"),
+    ("solve.py", "solution.py"),
+    ("gradients.py", "steps.py"),
+    ("gradients.py", "adaptive.py"),
+    ("adaptive.py", "steps.py"),
+    ("steps.py", "interval.py"),
+    ("interval.py", "field.py"),
 ]
 
 

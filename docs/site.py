@@ -1,4 +1,4 @@
-"""What MkDocs does not do by itself: pages from outside docs/, and links of notebooks.
+"""MkDocs hooks: pages from outside docs/, help texts of commands, and links of notebooks.
 
 Pages link to each other by their places in the repository, so that links work wherever the files
 are read. In the site docs/ is the root: `docs/images.md` is `images.md`, and
@@ -8,7 +8,9 @@ are read. In the site docs/ is the root: `docs/images.md` is `images.md`, and
 import posixpath
 import re
 from pathlib import Path
+from typing import Any
 
+import typer.main
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -40,7 +42,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     inside = Path(str(page.file.abs_src_path)).is_relative_to(ROOT / "docs")
-    return mend(markdown, page.file.src_uri, inside)
+    return insert_help(mend(markdown, page.file.src_uri, inside))
 
 
 def mend(markdown: str, uri: str, inside: bool) -> str:
@@ -52,6 +54,43 @@ def mend(markdown: str, uri: str, inside: bool) -> str:
         return link[1] + posixpath.relpath(target, posixpath.dirname(uri) or ".")
 
     return LINK.sub(within_the_site, markdown)
+
+
+# `<!-- help: lagrax fit -->` stands for the help text of that command.
+HELP = re.compile(r"^<!-- help: (.+) -->$", re.MULTILINE)
+
+
+def insert_help(markdown: str) -> str:
+    """Replaces each help marker by the output of the command with `--help`."""
+    return HELP.sub(lambda found: f"```text\n{help_of(found[1])}\n```", markdown)
+
+
+def help_of(command: str) -> str:
+    """Returns the help text of a command such as "lagrax simulate population"."""
+    context = context_of(command, [], resilient_parsing=True, terminal_width=80)
+    return "\n".join(line.rstrip() for line in context.get_help().splitlines())
+
+
+def context_of(command: str, arguments: list[str], **options: Any) -> Any:
+    """Returns the context in which a command has parsed its arguments."""
+    # Imported here, as they import JAX and most pages have no help text.
+    from lagrax._cli.app import app as lagrax_app
+    from reproduction.__main__ import app as reproduction_app
+
+    program, app = "lagrax", lagrax_app
+    if command.startswith("python -m reproduction"):
+        program, app = "python -m reproduction", reproduction_app
+    names = command.removeprefix(program).split()
+    found, context = typer.main.get_command(app), None
+    for depth, name in enumerate([program, *names]):
+        found = found if depth == 0 else found.commands[name]  # pyright: ignore[reportAttributeAccessIssue]
+        parse = (
+            {"args": arguments, **options}
+            if depth == len(names)
+            else {"args": [], "resilient_parsing": True}
+        )
+        context = found.make_context(name, parent=context, **parse)
+    return context
 
 
 def on_page_content(content: str, page: Page, files: Files, **_: object) -> str:

@@ -5,8 +5,8 @@ python results/collect.py runs            writes results/laptop anew
 
 python -m reproduction images --out runs
 python results/collect.py --images runs   adds the runs that are new to results/images
-python results/collect.py --images        writes its page and its pictures anew, and what
-                                          docs/images.md and README.md show of it
+python results/collect.py --images        writes its page and its pictures anew, and the
+                                          tables of docs/images.md
 
 python results/collect.py --check         says whether the pages are those of their numbers
 """
@@ -25,7 +25,6 @@ from reproduction.lines import files, parse, place, read_lines
 LAPTOP = Path(__file__).parent / "laptop"
 IMAGES = Path(__file__).parent / "images"
 STUDY = Path(__file__).parent.parent / "docs" / "images.md"
-README = Path(__file__).parent.parent / "README.md"
 
 
 def main() -> int:
@@ -51,7 +50,6 @@ def check() -> int:
         LAPTOP / "README.md": page(LAPTOP),
         IMAGES / "README.md": images_page(IMAGES),
         STUDY: with_study(STUDY.read_text(encoding="utf-8"), IMAGES),
-        README: with_tables(README.read_text(encoding="utf-8"), IMAGES),
     }
     wrong = 0
     for path, expected in pages.items():
@@ -108,8 +106,7 @@ def collect_images(runs: Path | None) -> None:
     for figure in figures:
         draw(figure, IMAGES / f"{figure.name}.png")
     (IMAGES / "README.md").write_text(images_page(IMAGES), encoding="utf-8")
-    for path, written in ((STUDY, with_study), (README, with_tables)):
-        path.write_text(written(path.read_text(encoding="utf-8"), IMAGES), encoding="utf-8")
+    STUDY.write_text(with_study(STUDY.read_text(encoding="utf-8"), IMAGES), encoding="utf-8")
 
 
 def _add_lines(folder: Path) -> None:
@@ -158,19 +155,6 @@ def with_study(text: str, folder: Path) -> str:
     tables = [t for t in read_experiment(folder)[0].tables if t.title.startswith("Protocol study")]
     parts = [part for table in tables for part in _table(dataclasses.asdict(table))]
     return _between(text, "study", parts)
-
-
-def with_tables(text: str, folder: Path) -> str:
-    """A page with what of the paper's Table 1 is whole, a data set each, between its markers."""
-    parts = []
-    for table in read_experiment(folder)[0].tables:
-        if table.title.startswith("Table 1") and all(row[-1].isdigit() for row in table.rows):
-            title = f"{table.title}, test accuracy in percent over {table.rows[0][-1]} seeds"
-            # Without the difference and the seeds.
-            rows = [row[:-2] for row in table.rows]
-            short = dataclasses.replace(table, title=title, columns=table.columns[:-2], rows=rows)
-            parts += _table(dataclasses.asdict(short))
-    return _between(text, "images", parts)
 
 
 def _between(text: str, name: str, parts: list[str]) -> str:

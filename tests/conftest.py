@@ -7,6 +7,11 @@ import shutil
 import signal
 from pathlib import Path
 
+# Compiled programs are kept for the next run; `make clean` removes them. Read when jax is imported.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".jax_cache"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
 import hypothesis
 import jax
 import jaxtyping
@@ -162,10 +167,10 @@ def browser(tmp_path_factory):
 
 @pytest.fixture
 def small(monkeypatch):
-    """Each data set has as many images as `data_files` makes."""
-    from data_files import TEST, TRAIN  # not before the import hook is set
+    """Each data set has as many images as `helpers.data_files` makes."""
+    from helpers.data_files import TEST, TRAIN  # not before the import hook is set
 
-    from reproduction import data
+    from reproduction.data.sources import SOURCES
 
-    for name, source in data._SETS.items():
-        monkeypatch.setitem(data._SETS, name, source._replace(counts=(TRAIN, TEST)))
+    for name, source in SOURCES.items():
+        monkeypatch.setitem(SOURCES, name, source._replace(counts=(TRAIN, TEST)))

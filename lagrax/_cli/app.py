@@ -14,10 +14,8 @@ import jax
 import typer
 import typer.core
 
-from reproduction import DataError, ResultError
-
+from .._solve.arguments import MOST_COUNT
 from .._solve.solution import SolveError
-from .._solve.values import MOST_COUNT
 from ..identify import IdentifyError
 from ..systems import SYSTEMS, System
 from ..training import TrainingError, _machine
@@ -50,12 +48,10 @@ app = typer.Typer(
 # What is wrong with what was asked for, and what goes wrong on the way.
 REFUSED = (
     AnalyseError,
-    DataError,
     ExploreError,
     FitError,
     FolderError,
     _machine.MissingExtra,
-    ResultError,
     RunError,
     SimulateError,
     TableError,

@@ -14,7 +14,6 @@ from jaxtyping import Float
 
 from .._solve.delays import Delay, Learn
 from ..identify import Forecast, Identifier, IdentifyError
-from ..identify._checks import MOST
 from ..identify._selection import Scan, Selection, select_delays
 from ..identify._windows import last_known
 from .fit_delays import Lookback, make_candidates, make_delays, read_lookback, refine_chosen
@@ -23,7 +22,6 @@ from .long_run import LongRun, long_run_of, precisely, why_no_map
 from .table import Table
 from .units import MONTHS, Clock, Duration, UnitError
 
-MOST_MODELS = MOST["ensemble"]
 MOST_RANGES = 4
 MOST_SAMPLES = 1_000_000
 States = Float[np.ndarray, "times states"]
@@ -135,8 +133,10 @@ def find(data: Path, options: FitOptions, table: Table) -> Fit:
     )
     clock.append(time.monotonic())
     names = ("choosing the delays", "fitting", "forecast and long run")
-    took = dict(zip(names, np.diff(clock).round(2).tolist(), strict=True))
-    return dataclasses.replace(found, seconds={k: v for k, v in took.items() if v > 0.05})
+    seconds = dict(zip(names, np.diff(clock).round(2).tolist(), strict=True))
+    if selection is None:
+        del seconds["choosing the delays"]
+    return dataclasses.replace(found, seconds=seconds)
 
 
 def _choose_forecast_times(length: Duration, table: Table) -> Float[np.ndarray, " samples"]:

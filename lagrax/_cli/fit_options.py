@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from .._solve.values import MOST_COUNT
+from .._solve.arguments import MOST_COUNT
 from ..identify._checks import MOST
 from .units import SHORT, Duration, UnitError, parse_duration, parse_period, parse_unit
 
@@ -75,7 +75,7 @@ class FitOptions:
     ] = None
     learn_tau: Annotated[
         bool,
-        typer.Option("--learn-tau", help="Find the period, within a factor of three of the one given."),
+        typer.Option("--learn-tau", help="Find the period, up to three times the given one."),
     ] = False
     select: Annotated[
         bool, typer.Option("--select", help="Compare delays and choose those that are needed.")

@@ -246,7 +246,7 @@ def _read_parquet(path: Path, content: bytes) -> list[Row]:
                 f"{_MOST_CELLS:,} cells: leave some out."
             )
         columns = [_write_column(column) for column in lazy.collect()]
-    except polars.exceptions.PolarsError as error:
+    except (polars.exceptions.PolarsError, polars.exceptions.PanicException) as error:
         raise _unreadable(path, "Parquet", error) from None
     return [(1, names), *((row, list(cells)) for row, cells in enumerate(zip(*columns), 2))]  # noqa: B905
 

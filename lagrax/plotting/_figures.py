@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, SupportsFloat
 import numpy as np
 from jaxtyping import ArrayLike, Float, Real
 
-from .._solve.values import check_whole, is_number, is_whole, real_array
+from .._solve.arguments import check_whole, is_number, is_whole, real_array
 from ..training._files import checked_path, write_atomically
 from ..training._machine import load
 
@@ -401,7 +401,7 @@ PICTURES = {".png": {"Software": None}, ".pdf": {"CreationDate": None}, ".svg": 
 def draw(figure: Figure, *paths: str | Path) -> None:
     """Draws `figure` once and writes it to each of `paths`: .png, .pdf or .svg."""
     if not isinstance(figure, Figure):
-        raise TypeError(f"draw got {figure!r:.60}; expected a lagrax.figures.Figure.")
+        raise TypeError(f"draw got {figure!r:.60}; expected a lagrax.plotting.Figure.")
     places = [checked_path("draw", path) for path in paths]
     for path in places:
         if path.suffix not in PICTURES:

@@ -11,7 +11,18 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from lagrax import plotting
-from lagrax.plotting import COLOURS, Figure, Line, Panel, Points, draw, from_json, legend, to_json
+from lagrax.plotting import (
+    COLOURS,
+    Figure,
+    Line,
+    Panel,
+    Points,
+    _figures,
+    draw,
+    from_json,
+    legend,
+    to_json,
+)
 
 NAN = math.nan
 HOSTILE = r"</script><b>$\frac{ & %{x} "
@@ -174,7 +185,7 @@ def test_failed_drawing_leaves_nothing(tmp_path, monkeypatch):
 
 
 def on_paper(described):
-    drawing = figures._on_paper(described)
+    drawing = _figures._on_paper(described)
     drawing.draw_without_rendering()
     return drawing
 
@@ -202,21 +213,21 @@ def test_nothing_overlaps(rows, columns, equal):
 
 
 def test_ranges():
-    [(x, y)] = figures._ranges(plain([0, 10, NAN], [0.0, 1.0, np.inf]))
+    [(x, y)] = _figures._ranges(plain([0, 10, NAN], [0.0, 1.0, np.inf]))
     assert x == pytest.approx((-0.5, 10.5))
     assert y == pytest.approx((-0.05, 1.05))
-    [(_, y)] = figures._ranges(plain([0, 1], [1e-2, 1.0], ylog=True))
+    [(_, y)] = _figures._ranges(plain([0, 1], [1e-2, 1.0], ylog=True))
     assert y == pytest.approx((10**-2.1, 10**0.1))
-    [(_, y)] = figures._ranges(plain([0, 1], [-1.0, 0.0], ylog=True))
+    [(_, y)] = _figures._ranges(plain([0, 1], [-1.0, 0.0], ylog=True))
     assert y is None
-    [(x, _)] = figures._ranges(plain([0, 1, 100], [0.0, 1.0, 2.0], xlog=True))
+    [(x, _)] = _figures._ranges(plain([0, 1, 100], [0.0, 1.0, 2.0], xlog=True))
     assert x == pytest.approx((10**-0.1, 10**2.1))
-    assert list(figures._ranges(plain([], []))) == [(None, None)]
-    [(x, y)] = figures._ranges(plain([0, 10], [3.0, 3.0], equal=True))
+    assert list(_figures._ranges(plain([], []))) == [(None, None)]
+    [(x, y)] = _figures._ranges(plain([0, 10], [3.0, 3.0], equal=True))
     assert x == pytest.approx((-0.5, 10.5))
     assert y == pytest.approx((-2.5, 8.5))
-    assert list(figures._ranges(plain([], [], equal=True))) == [(None, None)]
-    assert list(figures._ranges(plain([0], [0], xlim=(0.0, 1.0), ylim=(2.0, 3.0)))) == [
+    assert list(_figures._ranges(plain([], [], equal=True))) == [(None, None)]
+    assert list(_figures._ranges(plain([0], [0], xlim=(0.0, 1.0), ylim=(2.0, 3.0)))) == [
         ((0.0, 1.0), (2.0, 3.0))
     ]
 
@@ -226,7 +237,7 @@ def test_shared_range_and_band_near_zero():
     tiny = Line([0, 1], [1.0, 1.0], low=[1e-9, 0.2], high=[2.0, 2.0])
     other = Line([0, 1], [100.0, 10.0])
     row = Figure("f", "", [Panel([m], ylog=True) for m in (tiny, other)], 2, share_y=True)
-    (_, first), (_, second) = figures._ranges(row)
+    (_, first), (_, second) = _figures._ranges(row)
     assert first == second
     assert 0.1 < first[0] < 0.2
     assert 100 < first[1] < 200
@@ -281,7 +292,7 @@ def test_band_where_there_is_nothing_to_show():
 
 @pytest.mark.parametrize(
     ("module", "use"),
-    [("matplotlib.figure", figures._on_paper), ("plotly.graph_objects", plotting.plotly_panels)],
+    [("matplotlib.figure", _figures._on_paper), ("plotly.graph_objects", plotting.plotly_panels)],
 )
 def test_absent_extra_says_what_to_install(monkeypatch, module, use):
     monkeypatch.setitem(sys.modules, module, None)
@@ -293,7 +304,7 @@ def test_absent_extra_says_what_to_install(monkeypatch, module, use):
 def test_numbers_that_are_alike_keep_what_tells_them_apart():
     """Such as seconds since 1970: five digits would put a day's samples on one place."""
     times = 1_704_100_000 + 60.0 * np.arange(50)
-    assert len(set(figures._rounded(times))) == 50
-    assert figures._rounded([1.23456789, 2.3456789]) == [1.2346, 2.3457]
-    assert figures._rounded([5.123456789] * 2) == [5.1235] * 2
-    assert figures._rounded([np.nan, np.inf]) == [None, None]
+    assert len(set(_figures._rounded(times))) == 50
+    assert _figures._rounded([1.23456789, 2.3456789]) == [1.2346, 2.3457]
+    assert _figures._rounded([5.123456789] * 2) == [5.1235] * 2
+    assert _figures._rounded([np.nan, np.inf]) == [None, None]

@@ -1,5 +1,7 @@
-"""The API pages have every public name, each with an example; the command line's says what
-`--help` does. (`test_docs.py` runs the examples.)"""
+"""The API pages have every public name and every command, each with an example.
+
+`test_docs.py` runs the examples in Python.
+"""
 
 import ast
 import importlib
@@ -11,34 +13,42 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import typer.main
 
 import lagrax
-from lagrax._cli import app as cli
+from lagrax._cli.app import app as lagrax_app
+from reproduction.__main__ import app as reproduction_app
 
 FOLDER = Path(__file__).parents[2] / "docs" / "api"
 PAGES = {p.name: p.read_text(encoding="utf-8") for p in sorted(FOLDER.glob("*.md"))}
 
 # All that these modules define is public, but for the names below.
-MODULES = ("nn", "systems", "analysis", "training", "figures")
-# What a user meets of modules that are otherwise the package's own.
-MET = (
-    "lagrax.identify.Forecast",
-    "lagrax.selection.Candidate",
-    "lagrax.selection.Selection",
+MODULES = (
+    "lagrax.analysis",
+    "lagrax.identify",
+    "lagrax.nn",
+    "lagrax.plotting",
+    "lagrax.systems",
+    "lagrax.training",
+    "reproduction.models",
 )
 ANNOTATION = "a type, for annotations"
+EXPORTED = "documented by its name in `lagrax`"
 INSIDE = "serves other modules of lagrax"
 NOT_PUBLIC = {
     "lagrax.analysis.Start": ANNOTATION,
-    "lagrax.figures.Mark": ANNOTATION,
-    "lagrax.figures.PICTURES": INSIDE,
-    "lagrax.figures.Range": ANNOTATION,
-    "lagrax.figures.Values": ANNOTATION,
-    "lagrax.figures.from_json": INSIDE,
-    "lagrax.figures.legend": INSIDE,
-    "lagrax.figures.plotly_panels": INSIDE,
-    "lagrax.figures.rows": INSIDE,
-    "lagrax.figures.to_json": INSIDE,
+    "lagrax.identify.Identifier": EXPORTED,
+    "lagrax.identify.IdentifyError": EXPORTED,
+    "lagrax.identify.select_delays": EXPORTED,
+    "lagrax.plotting.Mark": ANNOTATION,
+    "lagrax.plotting.PICTURES": INSIDE,
+    "lagrax.plotting.Range": ANNOTATION,
+    "lagrax.plotting.Values": ANNOTATION,
+    "lagrax.plotting.from_json": INSIDE,
+    "lagrax.plotting.legend": INSIDE,
+    "lagrax.plotting.plotly_panels": INSIDE,
+    "lagrax.plotting.rows": INSIDE,
+    "lagrax.plotting.to_json": INSIDE,
     "lagrax.systems.History": ANNOTATION,
     "lagrax.systems.Matrices": ANNOTATION,
     "lagrax.systems.Matrix": ANNOTATION,
@@ -71,8 +81,8 @@ def public() -> set[str]:
         for name, value in vars(lagrax).items()
         if not name.startswith("_") and not isinstance(value, types.ModuleType)
     }
-    modules = [importlib.import_module(f"lagrax.{name}") for name in MODULES]
-    return exported.union(MET, *map(defined, modules)) - NOT_PUBLIC.keys()
+    modules = [importlib.import_module(name) for name in MODULES]
+    return exported.union(*map(defined, modules)) - NOT_PUBLIC.keys()
 
 
 def entries(page: str) -> dict[str, str]:
@@ -143,58 +153,57 @@ def test_a_name_can_be_imported(name):
         assert inspect.getdoc(value)
 
 
-# --- the command line -----------------------------------------------------------------------------
+# --- the commands ---------------------------------------------------------------------------------
 
+COMMAND = r"lagrax|python -m reproduction"
 CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+LINE = re.compile(rf"\$ ({COMMAND}) (.+)")
+APPS = {"lagrax": lagrax_app, "python -m reproduction": reproduction_app}
 QUICK = ("simulate", "info")
+# The laptop experiments share their options, and the page shows the help of one.
+SAME_OPTIONS = {"all", "annuli", "multiples"}
 
 
 @pytest.fixture
-def command_line(load_script):
-    return load_script(FOLDER / "command_line.py")
+def site(load_script):
+    return load_script(FOLDER.parent / "site.py")
 
 
-@pytest.fixture
-def page():
-    return PAGES["command-line.md"]
+def console_lines() -> list[tuple[str, list[str]]]:
+    """The command lines of all pages, each as a program and its arguments."""
+    lines = [line for p in PAGES.values() for b in CONSOLE.findall(p) for line in b.splitlines()]
+    found = [LINE.fullmatch(line) for line in lines]
+    assert all(found), lines
+    return [(match[1], shlex.split(match[2])) for match in found if match]
 
 
-def lines_of(page: str) -> list[list[str]]:
-    """The command lines that a page shows, without `$ lagrax`."""
-    shown = [line for block in CONSOLE.findall(page) for line in block.splitlines()]
-    assert all(line.startswith("$ lagrax ") for line in shown)
-    return [shlex.split(line)[2:] for line in shown]
+def test_each_command_has_its_help_and_an_example(site):
+    shown = {(program, arguments[0]) for program, arguments in console_lines()}
+    helped = {command for page in PAGES.values() for command in site.HELP.findall(page)}
+    for program, app in APPS.items():
+        names = set(typer.main.get_command(app).commands) - SAME_OPTIONS
+        assert {name for other, name in shown if other == program} >= names
+        assert helped >= {f"{program} {name}" for name in names}
 
 
-def test_the_page_says_what_help_does(command_line, page):
-    assert command_line.updated(page) == page, "Run python docs/api/command_line.py."
-    assert set(command_line.shown(page)) == set(command_line.commands())
+def test_help_replaces_its_marker(site):
+    page = site.insert_help("Before\n\n<!-- help: lagrax info -->\n\nafter")
+    assert page.startswith("Before\n\n```text\nUsage: lagrax info [OPTIONS]")
+    assert page.endswith("```\n\nafter")
 
 
-def test_a_stale_page_is_noticed(command_line, page):
-    assert command_line.updated(page.replace("The period of a held state.", "Old.")) == page
-    start = page.index("## lagrax models")
-    shorter = page[:start] + page[page.index("## lagrax info") :]
-    assert "\n## lagrax models\n\n```text\nUsage: lagrax models" in command_line.updated(shorter)
+def test_examples_have_options_that_exist(site):
+    for program, arguments in console_lines():
+        depth = 2 if arguments[0] == "simulate" else 1
+        command = " ".join([program, *arguments[:depth]])
+        assert site.context_of(command, arguments[depth:]).params
+    with pytest.raises(typer.TyperException, match="--holds"):
+        site.context_of("lagrax fit", ["data.csv", "--holds", "1.0"])
 
 
-def test_each_command_has_an_example(command_line, page):
-    shown = {line[0] for line in lines_of(page)}
-    assert shown == {path[0] for path in command_line.commands()}
-
-
-def test_examples_have_options_that_exist(command_line, page):
-    for line in lines_of(page):
-        depth = 2 if line[0] == "simulate" else 1
-        context = command_line.context_of(tuple(line[:depth]), line[depth:])
-        assert context.params
-    with pytest.raises(cli.typer.TyperException, match="--holds"):
-        command_line.context_of(("fit",), ["data.csv", "--holds", "1.0"])
-
-
-def test_quick_examples_run(lagrax_command, page):
-    for line in lines_of(page):
-        if line[0] in QUICK:
-            code, out, err = lagrax_command(*line)
+def test_quick_examples_run(lagrax_command):
+    for program, arguments in console_lines():
+        if program == "lagrax" and arguments[0] in QUICK:
+            code, out, err = lagrax_command(*arguments)
             assert (code, err) == (0, "")
             assert out

@@ -1,4 +1,4 @@
-"""Imports inside lagrax point one way, and `import lagrax` needs no extra."""
+"""Folders of lagrax import in one order, without cycles; `import lagrax` needs no extra."""
 
 import ast
 import graphlib
@@ -8,46 +8,25 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[2] / "lagrax"
+ROOT = Path(__file__).parents[2]
 
-# A module may import what stands before it. Modules that share a rank do not import each other;
-# those inside a listed package may, as long as there is no cycle.
-ORDER: list[tuple[str, ...]] = [
-    ("_values",),
-    ("_delays", "_files", "_machine", "_series"),
-    ("_regression",),
-    ("_field", "_solution", "_windows"),
-    ("_interval", "_saving"),
-    ("_stepping",),
-    ("_pacing",),
-    ("_gradients",),
-    ("_checks",),
-    ("_solve",),
-    ("_equations", "nn", "systems"),
-    ("_devices", "_learning", "_launchers", "_progress", "_runs", "_table", "figures"),
-    ("_page",),
-    ("training",),
-    ("analysis", "selection"),
-    ("identify",),
-    ("_answers", "_longrun"),
-    ("_fit", "analysing"),
-    ("_explore_sliders", "_fit_report", "simulating"),
-    ("_explore_view", "fitting"),
-    ("exploring",),
-    ("paper",),
-    ("cli",),
-    ("__main__",),
-]
-RANK = {name: rank for rank, names in enumerate(ORDER) for name in names}
+# A folder may import those before it.
+ORDER = ("_solve", "nn", "systems", "training", "plotting", "analysis", "identify", "_cli")
 
-# What comes with extras, scipy included: jax installs it, but lagrax does not load it by itself.
+# Packages that come with extras. jax installs scipy, but lagrax does not load it by itself.
 OPTIONAL = {
     "dash",
+    "fastexcel",
     "filelock",
     "flask",
+    "jinja2",
     "matplotlib",
+    "msgspec",
+    "narwhals",
     "optax",
     "plotly",
+    "polars",
+    "pooch",
     "ray",
     "rich",
     "safetensors",
@@ -57,18 +36,17 @@ OPTIONAL = {
 }
 
 
-def module_names(package: Path) -> dict[str, Path]:
-    """All modules below `package`, as dotted names such as `lagrax.paper.data`."""
-    names = {}
+def find_modules(package: Path) -> dict[str, Path]:
+    """The modules below `package`, by dotted names such as `lagrax.nn._fields`."""
+    modules = {}
     for path in sorted(package.rglob("*.py")):
         parts = (package.name, *path.relative_to(package).with_suffix("").parts)
-        names[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return names
+        modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return modules
 
 
-def imported_by(name: str, path: Path, modules: set[str]) -> set[str]:
-    """The modules among `modules` that `name` imports, at its top or inside a function."""
-    root = name.partition(".")[0]
+def find_imports(name: str, path: Path, modules: set[str]) -> set[str]:
+    """The names that a module imports, at its top or inside a function."""
     here = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
@@ -80,135 +58,122 @@ def imported_by(name: str, path: Path, modules: set[str]) -> set[str]:
             for alias in node.names:
                 inner = f"{base}.{alias.name}"
                 found.add(inner if inner in modules else base)
-    return {target for target in found if target.partition(".")[0] == root}
-
-
-def import_graph(package: Path) -> dict[str, set[str]]:
-    modules = module_names(package)
-    return {name: imported_by(name, path, set(modules)) for name, path in modules.items()}
-
-
-def rank_of(module: str) -> int | None:
-    return RANK.get(module.split(".")[1])
-
-
-def problems(graph: dict[str, set[str]], root: str = "lagrax") -> list[str]:
-    """One sentence for each thing wrong with `graph`; none when all is well."""
-    found = []
-    for module in sorted(graph.keys() - {root}):
-        if rank_of(module) is None:
-            found.append(
-                f"{module} has no place in the order of imports: "
-                "add it to ORDER in tests/test_imports.py"
-            )
-            continue
-        for target in sorted(graph[module]):
-            if target == root:
-                found.append(f"{module} imports {root} itself: import the module that is meant")
-            elif target not in graph:
-                found.append(f"{module} imports {target}, which does not exist")
-            else:
-                found += step_back(module, target)
-    try:
-        graphlib.TopologicalSorter(graph).prepare()
-    except graphlib.CycleError as error:
-        # graphlib lists a cycle from the imported to the importer.
-        found.append("cycle of imports: " + " → ".join(reversed(error.args[1])))
     return found
 
 
-def step_back(module: str, target: str) -> list[str]:
-    mine, its = rank_of(module), rank_of(target)
-    if mine is None or its is None or module.split(".")[1] == target.split(".")[1] or its < mine:
+def import_graph(package: Path) -> dict[str, set[str]]:
+    modules = find_modules(package)
+    return {name: find_imports(name, path, set(modules)) for name, path in modules.items()}
+
+
+def folder_of(module: str) -> str:
+    return module.split(".")[1]
+
+
+def find_problems(graph: dict[str, set[str]]) -> list[str]:
+    """One sentence for each forbidden import."""
+    problems = []
+    for module in sorted(graph.keys() - {"lagrax", "lagrax.__main__"}):
+        if folder_of(module) not in ORDER:
+            problems.append(f"{module} is in none of the folders {', '.join(ORDER)}")
+            continue
+        for target in sorted(graph[module]):
+            if target == "lagrax":
+                problems.append(f"{module} imports lagrax itself: import the module that is meant")
+            elif target.startswith("lagrax."):
+                problems += check_import(module, target, graph)
+            elif target.partition(".")[0] == "reproduction":
+                problems.append(f"{module} imports {target}: the library never imports it")
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        # graphlib lists a cycle from the imported module to the importing one.
+        problems.append("cycle of imports: " + " → ".join(reversed(error.args[1])))
+    return problems
+
+
+def check_import(module: str, target: str, graph: dict[str, set[str]]) -> list[str]:
+    if target not in graph:
+        return [f"{module} imports {target}, which does not exist"]
+    importing, imported = folder_of(module), folder_of(target)
+    if importing == imported or ORDER.index(imported) < ORDER.index(importing):
         return []
-    what = "of the same rank" if its == mine else "which comes after it in the order"
-    return [f"{module} imports {target}, {what}"]
+    return [f"{module} imports {target}, but {imported} comes after {importing}"]
 
 
-def test_imports_point_one_way():
-    assert problems(import_graph(PACKAGE)) == []
+def test_folders_import_in_order():
+    assert find_problems(import_graph(ROOT / "lagrax")) == []
+
+
+def test_top_level_is_the_design():
+    entries = {p.stem for p in (ROOT / "lagrax").iterdir() if p.name != "__pycache__"}
+    assert entries == {*ORDER, "__init__", "__main__", "py"}  # py.typed
 
 
 @pytest.mark.parametrize(
     ("graph", "message"),
     [
         (
-            {"lagrax._delays": {"lagrax._solve"}, "lagrax._solve": set()},
-            "lagrax._delays imports lagrax._solve, which comes after it in the order",
+            {"lagrax._solve.grid": {"lagrax.nn._fields"}, "lagrax.nn._fields": set()},
+            "lagrax._solve.grid imports lagrax.nn._fields, but nn comes after _solve",
         ),
         (
-            {"lagrax.nn": {"lagrax.systems"}, "lagrax.systems": set()},
-            "lagrax.nn imports lagrax.systems, of the same rank",
+            {"lagrax.nn.a": {"lagrax.nn.b"}, "lagrax.nn.b": {"lagrax.nn.a"}},
+            "cycle of imports: lagrax.nn.",
         ),
-        (
-            {"lagrax.paper.a": {"lagrax.paper.b"}, "lagrax.paper.b": {"lagrax.paper.a"}},
-            "cycle of imports: lagrax.paper.",
-        ),
-        (
-            {"lagrax._delays": {"lagrax._solve"}, "lagrax._solve": {"lagrax._delays"}},
-            "cycle of imports: lagrax._",
-        ),
-        ({"lagrax.nn": {"lagrax"}, "lagrax": set()}, "lagrax.nn imports lagrax itself"),
-        ({"lagrax.novel": set()}, "lagrax.novel has no place in the order of imports: add it"),
-        ({"lagrax.nn": {"lagrax._solv"}}, "lagrax.nn imports lagrax._solv, which does not exist"),
+        ({"lagrax.nn.a": {"lagrax"}, "lagrax": set()}, "lagrax.nn.a imports lagrax itself"),
+        ({"lagrax.nn.a": {"reproduction.images"}}, "lagrax.nn.a imports reproduction.images"),
+        ({"lagrax.novel": set()}, "lagrax.novel is in none of the folders"),
+        ({"lagrax.nn.a": {"lagrax._solve.b"}}, "lagrax.nn.a imports lagrax._solve.b, which does"),
     ],
 )
-def test_checker_flags(graph, message):
-    assert any(problem.startswith(message) for problem in problems(graph))
+def test_checker_reports_forbidden_imports(graph, message):
+    assert any(problem.startswith(message) for problem in find_problems(graph))
 
 
-def test_checker_accepts_the_direction():
+def test_checker_accepts_the_order():
     graph = {
-        "lagrax": {"lagrax._solve", "lagrax.nn"},
-        "lagrax._delays": set(),
-        "lagrax._solve": {"lagrax._delays"},
-        "lagrax.nn": {"lagrax._solve"},
-        "lagrax.paper": {"lagrax.paper.data"},
-        "lagrax.paper.data": {"lagrax.nn"},
-        "lagrax.cli": {"lagrax.paper"},
+        "lagrax": {"lagrax._solve.solve", "lagrax.nn"},
+        "lagrax._solve.solve": {"lagrax._solve.grid", "jax"},
+        "lagrax._solve.grid": set(),
+        "lagrax.nn": {"lagrax._solve.solve"},
+        "lagrax._cli.app": {"lagrax.nn", "lagrax._solve.grid"},
     }
-    assert problems(graph) == []
+    assert find_problems(graph) == []
 
 
 def test_graph_sees_every_form_of_import(tmp_path):
     package = tmp_path / "lagrax"
-    (package / "paper").mkdir(parents=True)
+    (package / "nn").mkdir(parents=True)
     sources = {
         "__init__.py": "from ._solve import solve\n",
-        "_delays.py": "import math\nfrom collections import abc\n",
-        "_solve.py": "from . import _delays\nimport jax\n",
-        "nn.py": "def late():\n    from lagrax import solve\n",
-        "systems.py": "import lagrax._solve\nfrom lagrax import _delays\n",
-        "paper/__init__.py": "from .data import x\n",
-        "paper/data.py": "from .. import nn\nfrom .._delays import y\nfrom . import __init__\n",
+        "_solve.py": "import math\nfrom collections import abc\n",
+        "systems.py": "import lagrax._solve\nfrom lagrax import nn\n",
+        "nn/__init__.py": "from .fields import x\n",
+        "nn/fields.py": "from .. import systems\ndef late():\n    from .._solve import y\n",
+        "late.py": "def late():\n    from lagrax import solve\n    import reproduction.data\n",
     }
     for name, source in sources.items():
         (package / name).write_text(source, encoding="utf-8")
     assert import_graph(package) == {
         "lagrax": {"lagrax._solve"},
-        "lagrax._delays": set(),
-        "lagrax._solve": {"lagrax._delays"},
-        "lagrax.nn": {"lagrax"},
-        "lagrax.systems": {"lagrax._solve", "lagrax._delays"},
-        "lagrax.paper": {"lagrax.paper.data"},
-        "lagrax.paper.data": {"lagrax.nn", "lagrax._delays", "lagrax.paper"},
+        "lagrax._solve": {"math", "collections"},
+        "lagrax.systems": {"lagrax._solve", "lagrax.nn"},
+        "lagrax.nn": {"lagrax.nn.fields"},
+        "lagrax.nn.fields": {"lagrax.systems", "lagrax._solve"},
+        "lagrax.late": {"lagrax", "reproduction.data"},
     }
 
 
 def test_import_needs_no_extra():
-    """What `import lagrax` loads beyond its core dependencies holds no optional package.
-
-    The core dependencies come first because some load an optional package where they find it.
-    """
+    """The core dependencies come first because some load an optional package if they find it."""
     script = (
         "import sys, jax, jax.scipy, diffrax, equinox, jaxtyping\n"
         "before = set(sys.modules)\n"
         "import lagrax\n"
         "print(*{name.partition('.')[0] for name in set(sys.modules) - before})\n"
     )
-    run = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, cwd=PACKAGE.parent
-    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
     assert run.returncode == 0, run.stderr
     loaded = set(run.stdout.split())
     assert "lagrax" in loaded

@@ -26,7 +26,6 @@ RESULTS = Path(__file__).parents[2] / "results"
 LAPTOP = RESULTS / "laptop"
 IMAGES = RESULTS / "images"
 STUDY = RESULTS.parent / "docs" / "images.md"
-README = RESULTS.parent / "README.md"
 
 
 @pytest.fixture
@@ -101,13 +100,6 @@ def test_the_study_is_that_of_the_lines(collect):
     assert page == collect.with_study(page.replace("| NODE, 2 tsit5", "| edited"), IMAGES)
     with pytest.raises(SystemExit, match="lacks its markers"):
         collect.with_study("A page without markers.", IMAGES)
-
-
-def test_the_page_of_the_project_shows_whole_tables(collect):
-    page = README.read_text(encoding="utf-8")
-    assert page == collect.with_tables(page, IMAGES)
-    assert page == collect.with_tables(page.replace("| NODE |", "| edited |"), IMAGES)
-    assert page.count("Table 1, ") == 3
 
 
 @pytest.fixture(scope="module")
@@ -371,7 +363,7 @@ def test_the_page_names_the_default_steps():
 
 
 def test_collecting_lines(collect, tmp_path, monkeypatch, capsys):
-    images, page, project = tmp_path / "images", tmp_path / "images.md", tmp_path / "README.md"
+    images, page = tmp_path / "images", tmp_path / "images.md"
     lines = (IMAGES / "cifar10.jsonl").read_text(encoding="utf-8").splitlines()
     images.mkdir()
     (images / "cifar10.jsonl").write_text("\n".join(lines[:2]) + "\n", encoding="utf-8")
@@ -383,14 +375,10 @@ def test_collecting_lines(collect, tmp_path, monkeypatch, capsys):
     page.write_text("Before.\n<!-- study -->\nold\n<!-- /study -->\nBehind.\n", encoding="utf-8")
     monkeypatch.setattr(collect, "IMAGES", images)
     monkeypatch.setattr(collect, "STUDY", page)
-    project.write_text("<!-- images -->\nold\n<!-- /images -->\n", encoding="utf-8")
-    monkeypatch.setattr(collect, "README", project)
     monkeypatch.setattr("sys.argv", ["collect.py", "--images", str(tmp_path / "runs")])
     assert collect.main() == 0
     kept = (images / "cifar10.jsonl").read_text(encoding="utf-8").splitlines()
     assert sorted(kept) == sorted([lines[0], lines[1], lines[3]])
-    # No table is whole.
-    assert project.read_text(encoding="utf-8") == "<!-- images -->\n\n<!-- /images -->\n"
     monkeypatch.setattr("sys.argv", ["collect.py", "--check"])
     assert collect.main() == 0
     page.write_text(page.read_text(encoding="utf-8").replace("Before", "Earlier"), encoding="utf-8")

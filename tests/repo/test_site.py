@@ -182,14 +182,14 @@ def test_every_equation_of_the_paper_has_its_place(paper):
 
 
 def test_every_name_on_the_papers_page_exists(paper):
-    names = re.findall(r"`(lagrax(?:\.\w+)+)", paper)
+    names = re.findall(r"`((?:lagrax|reproduction)(?:\.\w+)+)", paper)
     assert len(names) > 20
     for name in names:
         resolve(name)
     tests = set(re.findall(r"`(test_\w+)`", paper))
     defined = {
         node.name
-        for path in (ROOT / "tests").glob("test_*.py")
+        for path in (ROOT / "tests").rglob("test_*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.FunctionDef)
     }
@@ -224,23 +224,23 @@ def test_the_order_on_lagged_equations_is_what_was_measured(page):
     assert int(dopri8) == 6
 
 
-def test_every_module_is_in_the_table_of_the_files():
+def test_contributing_shows_every_folder():
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    table = page.split("## Where things are")[1].split("## How a solve flows")[0]
-    named = set(re.findall(r"(\w+)\.py`", table))
-    package = ROOT / "lagrax"
-    files = [
-        p for folder in ("", "nn", "analysis", "identify") for p in (package / folder).glob("*.py")
-    ]
-    assert named >= {p.stem for p in files} - {"__init__", "__main__"}
+    tree = page.split("## Where things are")[1].split("```")[1]
+    shown, folder = set(), ""
+    for depth, name in re.findall(r"^( *)(\S+)", tree, re.MULTILINE):
+        folder = folder if depth else name
+        shown.add(folder + name if depth else name)
+    assert {f"lagrax/{p.parent.name}/" for p in ROOT.glob("lagrax/*/__init__.py")} <= shown
+    assert not [name for name in shown if not (ROOT / name).exists()]
 
 
 def test_the_picture_of_the_files_is_that_of_the_imports(load_script):
     pictures = load_script(DOCS / "pictures.py")
-    assert {"_solve.py", "_stepping.py"} <= set(pictures.FLOW)
+    assert {"solve.py", "steps.py"} <= set(pictures.FLOW)
     for caller, callee in pictures.ASKS:
-        tree = ast.parse((ROOT / "lagrax" / caller).read_text(encoding="utf-8"))
+        tree = ast.parse((ROOT / "lagrax/_solve" / caller).read_text(encoding="utf-8"))
         asked = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.level}
         assert Path(callee).stem in asked, (caller, callee)
     for name in pictures.FLOW:
-        assert (ROOT / "lagrax" / name).is_file()
+        assert (ROOT / "lagrax/_solve" / name).is_file()

@@ -13,7 +13,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from oracle import breakpoints, held_instant, reference
+from helpers.reference import breakpoints, held_instant, reference
 
 import lagrax
 from lagrax import Hold, Lag, holds

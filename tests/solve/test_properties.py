@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.linalg
+from helpers.reference import held_instant, reference
 from hypothesis import assume, given, settings, strategies as st
 from jax.flatten_util import ravel_pytree
-from oracle import held_instant, reference
 
 import lagrax
 from lagrax import Adjoint, Checkpointed, Direct, Hold, Lag

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from oracle import reference
+from helpers.reference import reference
 
 import lagrax
 from lagrax import Hold, Lag, holds

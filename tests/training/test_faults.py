@@ -20,12 +20,12 @@ import threading
 import time
 from pathlib import Path
 
-import by_hand
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from affine import ADAM, DATA, away_from_two, loss, make, run_in, same
+from helpers import sample_files
+from helpers.small_run import ADAM, DATA, away_from_two, loss, make, run_in, same
 
 from lagrax._cli import analyse as analysing, answers as _answers
 from lagrax._cli.answers import answering, read_summary, write_summary
@@ -442,7 +442,7 @@ class TestSpecialFiles:
 
     @pytest.mark.parametrize("name", ["model.json", "model.safetensors", "summary.json"])
     def test_in_place_of_parts_of_a_model(self, tmp_path, make, name):
-        make(by_hand.write(tmp_path, by_hand.model()) / name)
+        make(sample_files.write(tmp_path, sample_files.model()) / name)
         if name == "summary.json":
             assert read_summary(tmp_path) == {}
         else:
@@ -457,14 +457,14 @@ def test_links_in_a_run_lead_nowhere(tmp_path, name, resume):
     other = stopped(tmp_path / "other")
     (other / "tensorboard").mkdir()
     (other / "tensorboard/mine").touch()
-    before = by_hand.listing(other)
+    before = sample_files.listing(other)
     folder = stopped(tmp_path / "run")
     path = folder / name
     shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     path.symlink_to(other / name)
     with pytest.raises(RunError, match=rf"{name} is a link; expected a .*Remove"):
         run_in(folder, resume=resume, tensorboard=True)
-    assert by_hand.listing(other) == before
+    assert sample_files.listing(other) == before
     path.unlink()
     run_in(folder)
 

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from affine import run_in, same
+from helpers.small_run import run_in, same
 
 from lagrax.training import _launchers
 from lagrax.training._files import WriteError

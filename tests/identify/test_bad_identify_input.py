@@ -1,0 +1,248 @@
+"""Bad arguments of `lagrax.Identifier` and `select_delays`, and damaged folders of models."""
+
+import diffrax
+import numpy as np
+import pytest
+from helpers.refusals import HUGE, check_call, check_files
+from helpers.sample_files import model, write
+
+import lagrax
+from lagrax import Hold, Identifier
+from lagrax.identify import IdentifyError, select_delays
+
+TS, SINE = np.arange(30.0), np.sin(np.arange(30.0))
+
+
+def field(t, y, args, *, history):
+    return -y + sum(history)
+
+
+def fit(*series, **arguments):
+    return Identifier(**{"progress": False} | arguments).fit(*(series or (TS, SINE)))
+
+
+CALLS = {
+    "no learning": (lambda: fit(learning_rate=0.0), ValueError, ["learning_rate=0.0", "positive"]),
+    "learning in words": (lambda: fit(learning_rate="fast"), ValueError, ["learning_rate='fast'"]),
+    "validation in words": (
+        lambda: fit(validation="a fifth"),
+        ValueError,
+        ["validation='a fifth'"],
+    ),
+    "delays none": (lambda: fit(delays=None), TypeError, ["Identifier got delays=None", "list"]),
+    "delays a period": (lambda: fit(delays=1.0), TypeError, ["Identifier got delays=1.0", "list"]),
+    "a solver's class": (lambda: fit(solver=diffrax.Tsit5), TypeError, ["Tsit5()"]),
+    "no iterations": (lambda: fit(iterations=0), ValueError, ["iterations=0"]),
+    "degree one hundred": (
+        lambda: fit(field="library", degree=100),
+        ValueError,
+        ["Identifier got degree=100", "at most 20", "floating point"],
+    ),
+    "a library without end": (
+        lambda: fit(field="library", degree=20, delays=lagrax.holds(6.0, 4)),
+        ValueError,
+        ["degree 20 in 5 variables", "5.31e+04 terms", "lower degree"],
+    ),
+    "a library beyond a day": (
+        lambda: fit(
+            np.arange(2000.0),
+            np.sin(np.arange(2000.0)),
+            np.cos(np.arange(2000.0)[:, None] * [1, 2, 3, 4]),
+            field="library",
+            degree=7,
+            window=8,
+        ),
+        ValueError,
+        ["which of 792 terms", "hours", "less than a day", "lower degree"],
+    ),
+    "candidates of degree one hundred": (
+        lambda: select_delays(TS, SINE, [[]], degree=100),
+        ValueError,
+        ["select_delays got degree=100", "at most 20"],
+    ),
+    "a window without end": (
+        lambda: select_delays(TS, SINE, [[]], window=HUGE),
+        ValueError,
+        ["select_delays got window=1000"],
+    ),
+    "a billion members": (
+        lambda: fit(ensemble=10**9),
+        ValueError,
+        ["Identifier got ensemble=1000000000", "at most 1,000", "as long"],
+    ),
+    "networks beyond memory": (
+        lambda: fit(width=5000, depth=50, ensemble=10),
+        ValueError,
+        ["width=5000, depth=50 and ensemble=10", "1.25e+10 weights", "16 GB"],
+    ),
+    "a layer beyond memory": (lambda: fit(width=10**9), ValueError, ["width=1000000000"]),
+    "layers without end": (lambda: fit(depth=10**9), ValueError, ["depth=1000000000"]),
+    "iterations without end": (lambda: fit(iterations=HUGE), ValueError, ["iterations=1000"]),
+    "steps of a model without end": (lambda: fit(steps=HUGE), ValueError, ["steps=1000"]),
+    "a complex series": (lambda: fit(TS, SINE + 1j), TypeError, ["ys is ndarray", "real ones"]),
+    "a folder with NUL": (
+        lambda: Identifier.load("a\0b"),
+        ValueError,
+        ["Identifier.load got 'a\\x00b'", "NUL"],
+    ),
+    "a seed too large": (lambda: fit(seed=2**31), ValueError, ["seed=2147483648", "2^31"]),
+    "steps fractional of a model": (lambda: fit(steps=1.5), ValueError, ["steps=1.5"]),
+    "times in words": (lambda: fit("then", SINE), TypeError, ["ts is str", "array"]),
+    "an argument that is none": (
+        lambda: Identifier().set_params(widht=3),
+        ValueError,
+        ["'widht'", "width"],
+    ),
+    "equations of no fit": (lambda: Identifier().equations(), IdentifyError, ["call fit"]),
+    "a model nowhere": (
+        lambda: Identifier.load("nowhere"),
+        IdentifyError,
+        ["nowhere holds no mod"],
+    ),
+    "no candidates": (lambda: select_delays(TS, SINE, []), ValueError, ["no candidates", "Hold("]),
+    "one delay as candidates": (
+        lambda: select_delays(TS, SINE, Hold(1.0)),
+        TypeError,
+        ["candidates=Hold(tau=1.0", "lists of delays"],
+    ),
+    "delays as candidates": (
+        lambda: select_delays(TS, SINE, [Hold(1.0)]),
+        TypeError,
+        ["candidates=[Hold(tau=1.0", "lists of delays"],
+    ),
+    "a period as candidate": (
+        lambda: select_delays(TS, SINE, {"a": [4.0]}),
+        TypeError,
+        ["The candidate 'a' holds 4.0"],
+    ),
+    "degree zero": (lambda: select_delays(TS, SINE, [[]], degree=0), ValueError, ["degree=0"]),
+    "window zero": (lambda: select_delays(TS, SINE, [[]], window=0), ValueError, ["window=0"]),
+}
+
+# The files of a folder, what is done with it, the error, its words.
+FILES = {
+    "a model without its words": (
+        {"model.safetensors": model()["model.safetensors"]},
+        Identifier.load,
+        IdentifyError,
+        ["holds no model.json"],
+    ),
+    "a model without its numbers": (
+        {"model.json": model()["model.json"]},
+        Identifier.load,
+        IdentifyError,
+        ["holds no model.safetensors"],
+    ),
+    "a model of the next version": (
+        model(format=2),
+        Identifier.load,
+        IdentifyError,
+        ["model.json is not of a format"],
+    ),
+    "a model in another encoding": (
+        model() | {"model.json": "{“a”: 1}".encode("utf-16")},
+        Identifier.load,
+        IdentifyError,
+        ["is damaged", "utf-8"],
+    ),
+    "a model cut short": (
+        model() | {"model.safetensors": model()["model.safetensors"][:-5]},
+        Identifier.load,
+        IdentifyError,
+        ["is damaged", "it cannot be read"],
+    ),
+    "a model with one bit turned": (
+        model() | {"model.safetensors": model()["model.safetensors"][:-1] + b"\x01"},
+        Identifier.load,
+        IdentifyError,
+        ["is damaged", "does not match its digest"],
+    ),
+    "a model with another's numbers": (
+        model(arrays={"['members'].field.coefficients": np.zeros((1, 3, 1), np.float32)}),
+        Identifier.load,
+        IdentifyError,
+        [".field.coefficients has shape (3, 1)"],
+    ),
+    "a model without a series": (
+        model(arrays={"['series'][0]['ts']": None}),
+        Identifier.load,
+        IdentifyError,
+        ["KeyError", "ts"],
+    ),
+    "a model without its error": (
+        model(arrays={"['error']": None}),
+        Identifier.load,
+        IdentifyError,
+        ["['error']"],
+    ),
+    "a model with an unknown argument": (
+        model({"colour": "red"}),
+        Identifier.load,
+        IdentifyError,
+        ["'colour'"],
+    ),
+    "a model with a delay of no kind": (
+        model({"delays": [{"tau": 1.0}]}),
+        Identifier.load,
+        IdentifyError,
+        ["KeyError: 'kind'"],
+    ),
+    "a model with a wrong delay": (
+        model({"delays": [{"kind": "Lag", "tau": -1.0}]}),
+        Identifier.load,
+        IdentifyError,
+        ["Lag got tau=-1.0"],
+    ),
+    "a model of no solver": (
+        model({"solver": "Tsit55"}),
+        Identifier.load,
+        IdentifyError,
+        ["'Tsit55'"],
+    ),
+    "a model of a function that is no solver": (
+        model({"solver": "diffeqsolve"}),
+        Identifier.load,
+        IdentifyError,
+        ["'diffeqsolve'"],
+    ),
+    "a model with its own field, and none given": (
+        model({"field": "own"}),
+        Identifier.load,
+        IdentifyError,
+        ["field of its own", "field=..."],
+    ),
+    "a model without one, and one given": (
+        model(),
+        lambda folder: Identifier.load(folder, field=field),
+        IdentifyError,
+        ["'library'", "leave `field` out"],
+    ),
+    "a model that is a list": (
+        model() | {"model.json": "[1]"},
+        Identifier.load,
+        IdentifyError,
+        ["model.json is not of a format"],
+    ),
+    "a model with periods for nothing": (
+        model(periods=[1.0]),
+        Identifier.load,
+        IdentifyError,
+        ["does not hold what"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CALLS)
+def test_calls_are_refused(case, unchecked, tmp_path, monkeypatch):
+    check_call(CALLS[case], tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_files_are_refused(case, unchecked, tmp_path):
+    check_files(FILES[case], tmp_path)
+
+
+def test_the_sample_model_is_valid(tmp_path):
+    """Otherwise the table above would test something else."""
+    loaded = Identifier.load(write(tmp_path / "model", model()))
+    assert loaded.equations() == ["x′ = 0 − 1 x"]

@@ -28,6 +28,8 @@ PACKAGES = {
     "matplotlib": "plot",
     "plotly": "plot",
     "typer": "cli",
+    "polars": "cli",
+    "fastexcel": "cli",
     "dash": "explore",
     "ray": "ray",
     "pooch": "reproduction",

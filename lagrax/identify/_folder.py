@@ -19,9 +19,10 @@ from jaxtyping import PyTree
 
 from .._solve.delays import Delay, Hold, Lag, Learn, periods_to_learn, with_periods
 from ..training import Series
+from ..training._checkpoints import load_arrays, save_checkpoint
+from ..training._errors import DamagedError
 from ..training._files import check_regular, read_whole, write_json
 from ..training._machine import describe as machine
-from ..training._runs import Damaged, load_arrays, save_checkpoint
 from ._checks import IdentifyError, check_finite
 from ._dataset import Dataset, prepare_dataset
 from ._ensemble import build_field
@@ -225,11 +226,11 @@ def read_folder(folder: Path) -> tuple[SavedModel, LoadedArrays]:
     try:
         saved = _read_model(folder / JSON)
         if (size := (folder / ARRAYS).stat().st_size) > MOST_BYTES:
-            raise Damaged(f"its arrays take {size:,} bytes; expected at most {MOST_BYTES:,}")
+            raise DamagedError(f"its arrays take {size:,} bytes; expected at most {MOST_BYTES:,}")
         arrays, _ = load_arrays(folder / ARRAYS)
     except msgspec.ValidationError:
         raise
-    except (msgspec.DecodeError, ValueError, OSError, RecursionError, Damaged) as error:
+    except (msgspec.DecodeError, ValueError, OSError, RecursionError, DamagedError) as error:
         raise IdentifyError(f"The model in {folder} is damaged: {error}.") from None
     columns = Columns(*saved.columns)
     return saved, LoadedArrays(

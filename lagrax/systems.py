@@ -24,8 +24,16 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree, Real
 from numpy.typing import NDArray
 
+from ._solve.arguments import (
+    check_whole,
+    format_value,
+    is_number,
+    is_real,
+    is_traced,
+    is_whole,
+    real_array,
+)
 from ._solve.delays import MOST_DELAYS, TOO_MANY, Delay, Lag, RealScalar, holds
-from ._solve.values import check_whole, is_number, is_real, is_traced, is_whole, real_array, shown
 
 State = Float[Array, "..."]
 History = Sequence[State]
@@ -500,7 +508,7 @@ def _numbers(x: Any, who: str, name: str) -> Real[Array, "..."]:
     # In NumPy, because JAX traces even what is known while it traces something else.
     known = real_array(x)
     if known is None or isinstance(x, bool):
-        raise TypeError(f"{who} got {name}={shown(x)}; expected real numbers.")
+        raise TypeError(f"{who} got {name}={format_value(x)}; expected real numbers.")
     if not np.all(np.isfinite(known)):
         raise ValueError(f"{who} got {name}={x!s:.60}; expected finite numbers.")
     given = np.asarray(x)

@@ -7,6 +7,11 @@ import shutil
 import signal
 from pathlib import Path
 
+# Compiled programs are kept for the next run; `make clean` removes them. Read when jax is imported.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".jax_cache"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
 import hypothesis
 import jax
 import jaxtyping

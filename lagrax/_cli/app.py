@@ -14,8 +14,8 @@ import jax
 import typer
 import typer.core
 
+from .._solve.arguments import MOST_COUNT
 from .._solve.solution import SolveError
-from .._solve.values import MOST_COUNT
 from ..identify import IdentifyError
 from ..systems import SYSTEMS, System
 from ..training import TrainingError, _machine

@@ -14,8 +14,8 @@ import numpy as np
 import typer
 from jaxtyping import Float
 
+from .._solve.arguments import MOST_COUNT
 from .._solve.delays import Delay, Hold, Lag, Learn, holds
-from .._solve.values import MOST_COUNT
 from ..identify import Forecast, Identifier, IdentifyError
 from ..identify._checks import MOST
 from ..identify._selection import LEAST_SAMPLES, Scan, Selection, select_delays

@@ -9,7 +9,7 @@ import numpy as np
 
 from .._solve.delays import Delay, Lag
 from ..plotting import Figure, Line, Mark, Panel, Points
-from ..plotting._page import (
+from ..plotting._elements import (
     Html,
     Section,
     day,

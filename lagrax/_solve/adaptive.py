@@ -162,7 +162,9 @@ def _buffers(travel):
     return (travel.saves, travel.fractions, travel.infos)
 
 
-def _make_clip(end: Array, controller: diffrax.AbstractStepSizeController, step_ts):
+def _make_clip(
+    end: Array, controller: diffrax.AbstractStepSizeController, step_ts: Array | None = None
+):
     """The end of the next step, from t to t_next if that can be.
 
     Not beyond `end`, nor beyond the next of the sorted `step_ts`: call it the stop. Nor so short of

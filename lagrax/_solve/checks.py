@@ -14,11 +14,11 @@ import optimistix as optx
 from jaxtyping import PyTree
 
 from .adaptive import ConstantSteps
+from .arguments import MOST_COUNT, format_value, is_number, is_real, is_traced, is_whole, real_array
 from .delays import MOST_DELAYS, TOO_MANY, Delay, Hold, Lag, Learn, RealScalar, describe
 from .field import takes_history
 from .gradients import Adjoint, Checkpointed, Direct, Gradient
 from .saving import sub_saves
-from .values import MOST_COUNT, is_number, is_real, is_traced, is_whole, real_array, shown
 
 
 def check_options(unknown: dict[str, Any], function: Callable) -> None:
@@ -196,8 +196,8 @@ def check_intervals(intervals: Any, delays: Sequence[Delay], t0: Any, t1: Any) -
         raise ValueError(f"intervals={intervals}; expected at least 1.")
     if intervals is not None and intervals > MOST_INTERVALS:
         raise ValueError(
-            f"intervals={shown(intervals)}; expected at most {MOST_INTERVALS:,}. Give times and "
-            "delays in the same unit."
+            f"intervals={format_value(intervals)}; expected at most {MOST_INTERVALS:,}. Give times "
+            "and delays in the same unit."
         )
     periods = [d.tau for d in delays if isinstance(d, Lag) or d.tau is not None]
     if intervals is None and periods and is_traced(t0, t1, *periods):
@@ -250,8 +250,8 @@ def check_steps(steps: Any, max_steps: Any, controller: Any, dt0: Any) -> None:
         )
     if max_steps > MOST_COUNT:
         raise ValueError(
-            f"max_steps={shown(max_steps)}; expected at most {MOST_COUNT:,}: steps are counted in "
-            "32 bits."
+            f"max_steps={format_value(max_steps)}; expected at most {MOST_COUNT:,}: steps are "
+            "counted in 32 bits."
         )
     if dt0 is not None and not is_traced(dt0) and not (is_number(dt0) and dt0 > 0):
         raise ValueError(
@@ -267,8 +267,8 @@ def check_steps(steps: Any, max_steps: Any, controller: Any, dt0: Any) -> None:
         )
     if steps > MOST_STEPS:
         raise ValueError(
-            f"steps={shown(steps)}; expected at most {MOST_STEPS:,} in each interval. Fewer of a "
-            "solver of higher order do better, such as diffrax.Dopri8()."
+            f"steps={format_value(steps)}; expected at most {MOST_STEPS:,} in each interval. Fewer "
+            "of a solver of higher order do better, such as diffrax.Dopri8()."
         )
     given = "stepsize_controller" if controller is not None else "dt0"
     if controller is not None or dt0 is not None:

@@ -10,7 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Real
 
-from .values import check_whole, is_number, is_real, is_traced, is_whole, real_array, shown
+from .arguments import (
+    check_whole,
+    format_value,
+    is_number,
+    is_real,
+    is_traced,
+    is_whole,
+    real_array,
+)
 
 # NumPy where all is known beforehand, JAX where something is traced.
 AnyArray = Any
@@ -45,7 +53,9 @@ class Learn:
     ):
         for name, value in (("start", start), ("low", low), ("high", high)):
             if value is not None and not (is_number(value) and value > 0):
-                raise ValueError(f"Learn got {name}={shown(value)}; expected a positive number.")
+                raise ValueError(
+                    f"Learn got {name}={format_value(value)}; expected a positive number."
+                )
         for name, value in (
             ("start", start),
             ("low", start / 3 if low is None else low),

@@ -12,8 +12,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from .arguments import is_traced
 from .delays import MOST_VARIABLES, AnyArray, Delay, Hold, Lag, describe
-from .values import is_traced
 
 # Rows are moved by one at every breakpoint: so many moves take minutes.
 MOST_MOVES = 10**11

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
+from .arguments import is_traced
 from .delays import AnyArray
 from .grid import Grid, clipped
 from .history import Records
-from .values import is_traced
 
 
 class Places(eqx.Module):

@@ -13,6 +13,7 @@ from jax import lax
 from jaxtyping import Array, ArrayLike, PyTree, Shaped
 
 from .adaptive import Pace, first_pace
+from .arguments import is_traced
 from .checks import (
     check_delays,
     check_delays_against_span,
@@ -35,6 +36,7 @@ from .checks import (
     without_times,
 )
 from .delays import Delay, Hold, Lag, RealScalar
+from .failure import fill, make_missing
 from .field import (
     Field,
     has_hold,
@@ -49,11 +51,9 @@ from .gradients import Checkpointed, Gradient, Method, cross
 from .grid import Grid, make_grid
 from .history import Past, Records, Ring
 from .interval import Interval
-from .missing import fill, make_missing
 from .saving import Places, collect, make_places, steps_of, sub_saves
 from .solution import RESULTS, Knots, Solution, SolveError, within
 from .steps import Stepper, empty_infos, is_finite, make_stepper
-from .values import is_traced
 
 
 def solve(

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._solve.values import check_kept, is_traced
+from .._solve.arguments import check_memory, is_traced
 from ..plotting import Figure, Line, Mark, Panel, Points, Range
 from ..systems import System
 from ._exponents import normalised
@@ -118,7 +118,7 @@ def bifurcation(
             f"bifurcation got values of shape {values.shape}; expected a list of values. Write "
             "jnp.linspace(1.5, 3.5, 2000)."
         )
-    check_kept("bifurcation", f"keep={keep} for {values.size:,} values", keep * values.size)
+    check_memory("bifurcation", f"keep={keep} for {values.size:,} values", keep * values.size)
     states, exponents = _diagram(make, values, start, int(keep), int(skip))
     return Bifurcation(values, states, exponents, _periods(np.asarray(states)))
 

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._solve.values import check_kept, check_whole, is_whole
+from .._solve.arguments import check_memory, check_whole, is_whole
 from ..systems import System
 from ._map import KnotMap, Point, Start, as_map, start_of
 
@@ -37,7 +37,7 @@ def lyapunov(
         )
     check_whole("lyapunov", "iterates", iterates, 1)
     check_whole("lyapunov", "skip", skip, 0)
-    check_kept("lyapunov", f"iterates={iterates}", iterates * f.size)
+    check_memory("lyapunov", f"iterates={iterates}", iterates * f.size)
     return _lyapunov(f, start_of(f, start), int(iterates), int(skip))
 
 

@@ -11,12 +11,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, ArrayLike, Float, PyTree, Real, Shaped
 
-from .._solve.checks import check_delays
-from .._solve.delays import Delay, Hold, Lag, Learn, RealScalar, describe
-from .._solve.gradients import Direct
-from .._solve.solve import solve
-from .._solve.values import (
-    check_kept,
+from .._solve.arguments import (
+    check_memory,
     check_whole,
     is_number,
     is_real,
@@ -24,6 +20,10 @@ from .._solve.values import (
     is_whole,
     real_array,
 )
+from .._solve.checks import check_delays
+from .._solve.delays import Delay, Hold, Lag, Learn, RealScalar, describe
+from .._solve.gradients import Direct
+from .._solve.solve import solve
 from ..systems import HeldSystem, System
 
 Point = Float[Array, " size"]
@@ -115,7 +115,7 @@ class KnotMap(eqx.Module):
         """The points from `start` on, itself included unless the first `skip` are left out.
         `start` is a state (a constant past), a point, or by default `y0`."""
         check_counts("orbit", iterates=(iterates, 1), skip=(skip, 0))
-        check_kept("orbit", f"iterates={iterates}", iterates * self.size)
+        check_memory("orbit", f"iterates={iterates}", iterates * self.size)
         return orbit_of(self, start_of(self, start), iterates, skip)
 
     def jacobian(self, point: Point) -> Float[Array, "size size"]:

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Complex, Float, Real
 
+from .._solve.arguments import check_memory, check_whole, is_number, is_whole
 from .._solve.delays import RealScalar
-from .._solve.values import check_kept, check_whole, is_number, is_whole
 from ..systems import System
 from ._map import KnotMap, Point, Start, as_map, checked_values, orbit_of
 
@@ -93,7 +93,7 @@ def periodic_orbits(
     f = as_map(equation)
     _check_period(period, "periodic_orbits")
     points = _default_starts(f) if starts is None else _checked_starts(f, starts)
-    check_kept("periodic_orbits", f"period={period}", period * points.size)
+    check_memory("periodic_orbits", f"period={period}", period * points.size)
     visited, converged, doubt = jax.tree.map(np.asarray, _returning(f, points, int(period)))
     orbits = []
     for orbit, width in zip(visited[converged], doubt[converged].tolist(), strict=True):

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Inexact, Int
 
-from .._solve.values import check_kept, is_number
+from .._solve.arguments import check_memory, is_number
 from ..plotting import Figure, Line, Mark, Panel, Points, Range
 from ..systems import LinearSystem, System
 from ._map import KnotMap, Values, as_map, check_counts, checked_values, orbit_of
@@ -78,7 +78,7 @@ def basins(
             "numbers with one hold, or a scalar one with two."
         )
     check_counts("basins", resolution=(resolution, 2), iterates=(iterates, 1))
-    check_kept("basins", f"resolution={resolution}", 2 * _RECORDED * resolution**2)
+    check_memory("basins", f"resolution={resolution}", 2 * _RECORDED * resolution**2)
     if not (_is_range(x) and _is_range(y)):
         raise ValueError(
             f"basins got x={x}, y={y}; expected two ranges (low, high) of finite numbers."

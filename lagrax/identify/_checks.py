@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from .._solve.arguments import MOST_COUNT, check_whole, is_number, is_whole
 from .._solve.checks import check_solver
 from .._solve.delays import MOST_DELAYS, TOO_MANY, Hold, Lag
-from .._solve.values import MOST_COUNT, check_whole, is_number, is_whole
 from ._equations import Row
 from ._regression import MOST_DEGREE, TOO_HIGH
 from ._series import Trajectory

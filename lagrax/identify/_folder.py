@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
+from .._solve.arguments import is_whole
 from .._solve.delays import Delay, Hold, Lag, Learn, periods_to_learn
-from .._solve.values import is_whole
 from ..training import Series
 from ..training._files import read_json
 from ..training._machine import describe as machine

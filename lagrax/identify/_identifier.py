@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from .._solve.arguments import check_whole
 from .._solve.delays import Delay, describe, periods_to_learn, with_periods
-from .._solve.values import check_whole
 from ..training import Series
 from ..training._files import checked_path, write_json
 from ..training._runs import save_checkpoint

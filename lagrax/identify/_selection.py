@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from .._solve.arguments import check_whole
 from .._solve.delays import Delay, Hold, Lag, describe, periods_to_learn, with_periods
-from .._solve.values import check_whole
 from ..plotting import Figure, Panel, Points
 from ..training._progress import Progress
 from ._regression import (

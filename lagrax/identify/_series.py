@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from .._solve.values import real_array
+from .._solve.arguments import real_array
 
 Times = Float[np.ndarray, " times"]
 States = Float[np.ndarray, "times states"]

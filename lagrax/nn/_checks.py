@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._solve.values import check_whole as check_whole
+from .._solve.arguments import check_whole as check_whole
 
 
 def check_key(name: str, key: Any) -> None:

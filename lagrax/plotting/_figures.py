@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, SupportsFloat
 import numpy as np
 from jaxtyping import ArrayLike, Float, Real
 
-from .._solve.values import check_whole, is_number, is_whole, real_array
+from .._solve.arguments import check_whole, is_number, is_whole, real_array
 from ..training._files import checked_path, write_atomically
 from ..training._machine import load
 

@@ -11,7 +11,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
-from .._solve.values import is_whole
+from .._solve.arguments import is_whole
 
 ROWS = "rows"
 

@@ -23,6 +23,7 @@ PACKAGES = {
     "safetensors": "train",
     "rich": "train",
     "tensorboardX": "train",
+    "jinja2": "plot",
     "matplotlib": "plot",
     "plotly": "plot",
     "typer": "cli",

@@ -25,7 +25,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
-from .._solve.values import check_whole, is_number, is_real, is_whole
+from .._solve.arguments import check_whole, is_number, is_real, is_whole
 from . import _machine
 from ._devices import as_the_first_knows, divided, make_mesh, on_all
 from ._files import checked_path
@@ -103,7 +103,7 @@ def train(
     config: dict[str, Any] | None = None,
     resume: bool = True,
     checkpoint_seconds: float = 10.0,
-    progress: bool = True,
+    progress: bool | Callable[[int, Any], None] = True,
     tensorboard: bool = False,
     stop: threading.Event | None = None,
 ) -> Trained:
@@ -143,7 +143,8 @@ def train(
       otherwise, or had other data or another start, is refused. Functions cannot be compared: name
       here what makes a run another one, such as the learning rate.
     - `checkpoint_seconds`: the least time between two checkpoints.
-    - `progress`: whether to show the loss and the time left on stderr.
+    - `progress`: whether to show the loss and the time left on stderr. A function is called after
+      each block instead, with the number of its last step and the loss of that step.
     - `tensorboard`: whether to write event files, too.
     - `stop`: once set, by another thread, the run ends between two blocks as by Ctrl-C.
 
@@ -175,7 +176,9 @@ def train(
         state, data, test_data = on_all(mesh, (state, data, test_data))
         point = (step, state, seconds)
         clock = _Clock(seconds, checkpoint_seconds)
-        with Progress(run.name, step, own["steps"], shown=progress) as bar:
+        with Progress(
+            run.name, step, own["steps"], shown=bool(progress) and not callable(progress)
+        ) as bar:
             try:
                 while step < own["steps"] and not _lost_patience(run.records, own):
                     length = min(own["block"], own["steps"] - step)
@@ -187,6 +190,8 @@ def train(
                     point = (step + length, new, clock.seconds())
                     step, state, seconds = point
                     bar.update(step, _text(records[-1]["loss"]))
+                    if callable(progress):
+                        progress(step, records[-1]["loss"])
                     # Before a block cut short, too: with more steps the run goes on from there.
                     last = own["steps"] - step < own["block"] or _lost_patience(run.records, own)
                     if last or clock.checkpoint_due():

@@ -8,13 +8,14 @@ The wheel is installed alone, as by one who only wants to solve; the sdist with 
 import os
 import subprocess
 import sys
+import tarfile
 import tempfile
 import venv
 import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SUFFIXES = {".py", ".css", ".js", ".json", ".typed"}
+SUFFIXES = {".py", ".css", ".html", ".js", ".json", ".typed"}
 
 SOLVES = """
 import importlib.metadata, importlib.resources, sys
@@ -42,11 +43,21 @@ assert jnp.allclose(trained.model, 1.0)
 """
 
 
-def check_contents(wheel: Path) -> None:
-    names = [name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("lagrax/")]
-    strange = [name for name in names if Path(name).suffix not in SUFFIXES]
-    if strange:
-        raise SystemExit(f"{wheel.name} holds files that are no part of the package: {strange}")
+def check_wheel(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    about = f"lagrax-{wheel.name.split('-')[1]}.dist-info/"
+    own = [name for name in names if name.startswith("lagrax/") and Path(name).suffix in SUFFIXES]
+    foreign = [name for name in names if name not in own and not name.startswith(about)]
+    if foreign:
+        raise SystemExit(f"{wheel.name} holds files that are not part of the library: {foreign}")
+
+
+def check_sdist(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        folders = {name.split("/")[1] for name in archive.getnames() if "/" in name}
+    missing = {"lagrax", "reproduction", "tests", "docs", "README.md"} - folders
+    if missing:
+        raise SystemExit(f"{sdist.name} lacks {missing}")
 
 
 class Environment:
@@ -87,7 +98,7 @@ def try_wheel(folder: Path, wheel: Path) -> None:
     bare = Environment(folder, str(wheel))
     bare.run("python", "-W", "error", "-c", SOLVES)
     check_version(bare)
-    assert 'pip install "lagrax[cli]"' in bare.run("lagrax", "models", expect=2)
+    assert 'pip install "lagrax[cli]"' in bare.run("lagrax", "info", expect=2)
 
 
 def try_sdist(folder: Path, sdist: Path) -> None:
@@ -97,13 +108,14 @@ def try_sdist(folder: Path, sdist: Path) -> None:
     check_version(full)
     full.run("lagrax", "simulate", "population", "--out", "x.png", "--csv", "x.csv")
     assert (folder / "x.png").stat().st_size > 5000
-    for command in ("fit", "analyse", "explore", "reproduce", "report"):
+    for command in ("fit", "analyse", "explore", "info"):
         assert command in full.run("lagrax", command, "--help")
 
 
 def main() -> None:
     (wheel,), (sdist,) = (list(Path(sys.argv[1]).resolve().glob(p)) for p in ("*.whl", "*.tar.gz"))
-    check_contents(wheel)
+    check_wheel(wheel)
+    check_sdist(sdist)
     with tempfile.TemporaryDirectory() as folder:
         for try_it, built in ((try_wheel, wheel), (try_sdist, sdist)):
             try_it(Path(folder) / built.suffix[1:], built)

@@ -314,9 +314,9 @@ def test_periods_that_are_too_short_for_the_times_are_refused():
     assert "float64" in str(caught.value)
 
 
-def test_far_from_zero_a_result_says_what_float32_cannot():
+def test_far_from_zero_steps_are_as_good_as_float32_allows():
+    """At 1e9 times are 64 apart, a ten-thousandth of this period."""
     tau, t0 = 1e6, 1e9
     field = lambda t, y, args, *, history: (0.5 * history[0] - y) / tau
-    sol = lagrax.solve(field, t0, t0 + 3 * tau, 1.0, delays=[Hold(tau)], throw=False)
-    assert sol.result == lagrax.RESULTS.step_underflow
-    assert "float64" in lagrax.RESULTS[sol.result]
+    sol = lagrax.solve(field, t0, t0 + 3 * tau, 1.0, delays=[Hold(tau)])
+    np.testing.assert_allclose(sol.ys[-1], relaxed(3), rtol=1e-4)

@@ -523,6 +523,17 @@ def test_metrics_that_are_none(options, message, seeds):
         train(**parts, test_data=DATA, steps=3, seeds=seeds, progress=False)
 
 
+def test_progress_can_be_a_function(capfd):
+    seen = []
+    trained = train(
+        loss, make, DATA, ADAM, steps=25, block=10, progress=lambda *found: seen.append(found)
+    )
+    assert [step for step, _ in seen] == [10, 20, 25]
+    losses = trained.metrics["loss"].values[[9, 19, 24]]
+    np.testing.assert_allclose([x for _, x in seen], losses, rtol=1e-6)
+    assert capfd.readouterr().err == ""
+
+
 def test_plain_progress_without_a_terminal(capfd):
     train(loss, make, DATA, ADAM, steps=20, block=10)
     message = capfd.readouterr().err

@@ -51,7 +51,7 @@ def is_real(value: Any) -> bool:
     return any(jnp.issubdtype(jnp.result_type(value), kind) for kind in kinds)
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value in a message, however long it is."""
     if is_whole(value) and abs(int(value)) >= 10**40:
         return f"a number of {int(value).bit_length()} bits"
@@ -64,15 +64,17 @@ def check_whole(
     """Whether `value` is a whole number from `least` to `most`. `why` is a sentence on what more
     would cost, and what to do instead."""
     if not is_whole(value) or value < least:
-        raise ValueError(f"{who} got {what}={shown(value)}; expected a whole number >= {least}.")
+        raise ValueError(
+            f"{who} got {what}={format_value(value)}; expected a whole number >= {least}."
+        )
     if value > most:
         why = why or ("Compiled loops count in 32 bits." if most == MOST_COUNT else "")
         raise ValueError(
-            f"{who} got {what}={shown(value)}; expected at most {most:,}. {why}".rstrip()
+            f"{who} got {what}={format_value(value)}; expected at most {most:,}. {why}".rstrip()
         )
 
 
-def check_kept(who: str, what: str, numbers: int) -> None:
+def check_memory(who: str, what: str, numbers: int) -> None:
     """Whether so many `numbers` fit into memory; `what` names the arguments that make them."""
     if numbers > MOST_KEPT:
         raise ValueError(

@@ -1,8 +1,9 @@
 """From the log of a controlled oven to its equation and the period of its controller.
 
-A digital controller reads the temperature once a minute and sets the heating accordingly, so the
-slope of the temperature depends on the last reading, which is held for a minute. `examples/oven.csv` is a log of one hour, one row every ten seconds: seconds, temperature
-and setpoint. It is simulated by `simulate` below, with sensor noise of 0.2 °C (standard deviation)
+A digital controller reads the temperature once a minute and sets the heating. Until the next
+reading the heating stays the same, so the slope of the temperature depends on a held state.
+`examples/oven.csv` is a log of one hour with a row every ten seconds: seconds, temperature,
+setpoint. The log is simulated by `simulate` below, with sensor noise of standard deviation 0.2 °C
 and readings rounded to 0.1 °C.
 
     python examples/oven.py                learns the equation, forecasts, writes oven.png

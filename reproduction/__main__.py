@@ -16,7 +16,7 @@ from lagrax.training import RunError, TrainingError, _machine
 from lagrax.training._launchers import WorkerDied
 
 from . import EXPERIMENTS
-from .data_error import DataError
+from .data import DataError
 from .experiment import Experiment, conduct
 from .images import DATASETS, PRECISIONS, SOLVERS
 from .lines import files as line_files

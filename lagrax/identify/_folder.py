@@ -14,9 +14,10 @@ from jaxtyping import PyTree
 from .._solve.arguments import is_whole
 from .._solve.delays import Delay, Hold, Lag, Learn, periods_to_learn
 from ..training import Series
+from ..training._checkpoints import load_arrays
+from ..training._errors import DamagedError
 from ..training._files import read_json
 from ..training._machine import describe as machine
-from ..training._runs import Damaged, load_arrays
 from ._checks import IdentifyError
 from ._equations import Polynomial, intervals_over
 from ._learned import Learned
@@ -41,9 +42,9 @@ def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     try:
         about = read_json(folder / "model.json")
         if (size := (folder / "model.safetensors").stat().st_size) > MOST_BYTES:
-            raise Damaged(f"its arrays take {size:,} bytes; expected at most {MOST_BYTES:,}")
+            raise DamagedError(f"its arrays take {size:,} bytes; expected at most {MOST_BYTES:,}")
         arrays, _ = load_arrays(folder / "model.safetensors")
-    except (ValueError, OSError, Damaged) as error:
+    except (ValueError, OSError, DamagedError) as error:
         raise IdentifyError(f"The model in {folder} is damaged: {error}.") from None
     if not isinstance(about, dict) or about.get("format") != 1:
         raise IdentifyError(f"{folder / 'model.json'} is not of a format that this lagrax reads.")

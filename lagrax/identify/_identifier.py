@@ -15,8 +15,8 @@ from jaxtyping import Array, Float, PyTree
 from .._solve.arguments import check_whole
 from .._solve.delays import Delay, describe, periods_to_learn, with_periods
 from ..training import Series
+from ..training._checkpoints import save_checkpoint
 from ..training._files import checked_path, write_json
-from ..training._runs import save_checkpoint
 from ._checks import IdentifyError, check_arguments, check_held_out
 from ._equations import Equation, Past, Polynomial, Row, Setting, make_rows, names_of, past_of
 from ._folder import (

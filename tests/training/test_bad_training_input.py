@@ -9,8 +9,9 @@ from helpers.sample_files import CHECKPOINT, checkpoint, listing, run, write
 from helpers.small_run import ADAM, DATA, loss, make
 
 from lagrax.training import train
+from lagrax.training._errors import RunError
 from lagrax.training._files import WriteError
-from lagrax.training._runs import RunError, RunFolder
+from lagrax.training._run_folder import RunFolder
 
 
 def trained(loss=loss, make=make, data=DATA, optimiser=ADAM, **options):
@@ -57,7 +58,7 @@ CALLS = {
     "devices that are not there": (
         lambda: trained(devices=4096),
         ValueError,
-        ["devices=4096", "as many as JAX sees"],
+        ["devices=4096", "the number that JAX sees"],
     ),
     "one device twice": (
         lambda: trained(devices=[DEVICE, DEVICE]),
@@ -69,7 +70,11 @@ CALLS = {
         ValueError,
         ["devices=[]", "at least one"],
     ),
-    "devices of true": (lambda: trained(devices=True), TypeError, ["devices=True", "how many"]),
+    "devices of true": (
+        lambda: trained(devices=True),
+        TypeError,
+        ["devices=True", "expected a number"],
+    ),
     "steps of true": (lambda: trained(steps=True), ValueError, ["steps=True", "whole number"]),
     "steps of training without end": (
         lambda: trained(steps=HUGE),

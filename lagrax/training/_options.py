@@ -1,8 +1,10 @@
 """Checks of the arguments of `train`."""
 
+import itertools
 import json
 import operator
 from collections.abc import Callable
+from types import NoneType
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +16,9 @@ from ._files import checked_path
 
 # Steps in one compiled call, which returns the metrics of all of them.
 MOST_STEPS = 10**7
+
+# Seeds in one program, which holds the models of all of them.
+MOST_SEEDS = 10**6
 
 
 class Schedule(NamedTuple):
@@ -41,10 +46,12 @@ def check_schedule(
     block: Any,
     batch_size: Any,
     seeds: Any,
-    keep: str | None,
+    keep: Any,
     patience: Any,
     evaluate: Callable | None,
 ) -> Schedule:
+    if not isinstance(keep, (str, NoneType)):
+        raise TypeError(f"train got keep={keep!r:.60}; expected the name of a metric of evaluate.")
     if keep is not None and evaluate is None:
         raise ValueError(f"train got keep={keep!r} and no evaluate, which returns that metric.")
     if keep is None and patience is not None:
@@ -73,9 +80,16 @@ def _check_positive(name: str, value: Any) -> int:
 def _check_seeds(seeds: Any) -> int | list[int]:
     single = is_whole(seeds)
     try:
-        listed = [operator.index(seed) for seed in ([seeds] if single else seeds)]
+        # One more than are allowed, since a range may be longer than the memory.
+        several = itertools.islice(seeds, MOST_SEEDS + 1) if not single else [seeds]
+        listed = [operator.index(seed) for seed in several]
     except TypeError:
         listed = []
+    if len(listed) > MOST_SEEDS:
+        raise ValueError(
+            f"train got seeds={seeds!r:.60}; expected at most {MOST_SEEDS:,}, since one program "
+            "holds the models of all of them. Train the others in another call."
+        )
     if not listed or len(set(listed)) < len(listed) or not all(0 <= s < 2**31 for s in listed):
         raise ValueError(
             f"train got seeds={seeds}; expected a whole number from 0 to 2^31 - 1, or several "

@@ -125,6 +125,16 @@ CALLS = {
         ["make returned {'n': 3}", "nothing to train"],
     ),
     "steps in words": (lambda: trained(steps="3"), ValueError, ["steps='3'", "whole number"]),
+    "a list of metrics to keep": (
+        lambda: trained(keep=["error"], evaluate=lambda model, test: {}),
+        TypeError,
+        ["train got keep=['error']", "name of a metric"],
+    ),
+    "seeds beyond memory": (
+        lambda: trained(seeds=range(10**12)),
+        ValueError,
+        ["train got seeds=range(0, 1000000000000)", "at most 1,000,000"],
+    ),
     "seeds in words": (lambda: trained(seeds="one"), ValueError, ["seeds=one"]),
     "a training in a file": (
         lambda: trained(folder=__file__),
@@ -185,6 +195,7 @@ FILES = {
 
 NOT_JSON = b'{"step": 1, "loss": 0.5}\n{"step": 2, "lo\n'
 NO_STEP = b'{"loss": 0.5}\n'
+TEXT = b'{"step": 1, "loss": "low"}\n'
 
 # Damaged checkpoints, and those of damaged metrics, are set aside.
 ASIDE = {
@@ -210,6 +221,10 @@ ASIDE = {
     "metrics with a broken line": (
         run(**{"metrics.jsonl": NOT_JSON, CHECKPOINT: checkpoint(metrics=NOT_JSON)}),
         ["metrics.jsonl cannot be read"],
+    ),
+    "metrics in words": (
+        run(**{"metrics.jsonl": TEXT, CHECKPOINT: checkpoint(metrics=TEXT)}),
+        ["metrics.jsonl cannot be read", "got `str`"],
     ),
     "metrics without a step": (
         run(**{"metrics.jsonl": NO_STEP, CHECKPOINT: checkpoint(metrics=NO_STEP)}),

@@ -33,7 +33,7 @@ from lagrax.identify import Identifier, IdentifyError
 from lagrax.training import _files, _machine, _runs, _train, train
 from lagrax.training._files import WriteError, write_atomically
 from lagrax.training._runs import RunError, load_arrays
-from reproduction import sweeps
+from reproduction.images import sweeps
 
 SOAK = Path(__file__).parents[2] / "results" / "soak"
 FULL = "cannot be written: the disk is full. Make room, and run the same again."
@@ -689,7 +689,7 @@ def test_where_a_file_is(tmp_path, name):
     with pytest.raises(WriteError) as error:
         run_in(tmp_path / name)
     assert str(error.value) == sentence
-    with pytest.raises(WriteError) as error, sweeps._claimed(tmp_path / name / "run"):
+    with pytest.raises(WriteError) as error, sweeps._claim(tmp_path / name / "run"):
         pass
     assert "a file is where a folder should be" in str(error.value)
     assert (tmp_path / "file").read_text() == "mine"

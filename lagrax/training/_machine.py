@@ -22,6 +22,7 @@ PACKAGES = {
     "msgspec": "train",
     "optax": "train",
     "safetensors": "train",
+    "narwhals": "train",
     "rich": "train",
     "tensorboardX": "train",
     "jinja2": "plot",

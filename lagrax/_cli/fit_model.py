@@ -2,23 +2,23 @@
 
 import contextlib
 import dataclasses
-import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from .._solve.delays import Delay, Learn
-from ..identify import Forecast, Identifier, IdentifyError
+from ..identify import Forecast, Identifier
 from ..identify._selection import Scan, Selection, select_delays
-from ..identify._windows import last_known
+from ..training._machine import load
 from .fit_delays import Lookback, make_candidates, make_delays, read_lookback, refine_chosen
 from .fit_options import FitError, FitOptions
 from .fit_scores import Score, States, find_doubt, score_predictions
-from .fit_terms import Symbols, Term, choose_symbols, list_terms
+from .fit_terms import Symbols, Term, choose_all_symbols, list_terms
 from .long_run import LongRun, long_run_of, precisely, why_no_map
 from .table import Table
 from .units import MONTHS, Clock, Duration, UnitError
@@ -50,7 +50,7 @@ class Fit:
 
     @property
     def symbols(self) -> Symbols:
-        return choose_symbols(self.table.names, self.table.input_names)
+        return choose_all_symbols(self.table.names, self.table.input_names)
 
     @property
     def equations(self) -> list[str]:
@@ -108,8 +108,7 @@ def find(data: Path, options: FitOptions, table: Table) -> Fit:
     clock.append(time.monotonic())
     _say("Predicting, forecasting, and looking at the long run")
     predicted, starts = _predict(table, model)
-    # As `Identifier.fit` holds it out.
-    held_out = int(np.floor((1 - model.validation) * last_known(model.series_[-1]))) + 1
+    held_out = model.held_out_from_[-1]
     filled = model.series_[-1].filled
     scores = score_predictions(
         table.names, table.ys, filled, predicted, held_out, starts, model.window_
@@ -186,22 +185,25 @@ def _say(sentence: str) -> None:
 
 
 @contextlib.contextmanager
-def _named(table: Table) -> Iterator[None]:
-    """What is refused is told of columns by their names."""
-    names = {"ys": table.names, "inputs": table.input_names}
+def _as_fit_error() -> Iterator[None]:
+    """Reports an unsuitable series as an error of the command."""
     try:
         yield
-    except (IdentifyError, ValueError) as error:
-        name = lambda found: f"The column {names[found[2]][int(found[1])]!r}"
-        told = re.sub(r"Column (\d+) of (ys|inputs)", name, str(error))
-        raise (IdentifyError if isinstance(error, IdentifyError) else FitError)(told) from None
+    except ValueError as error:
+        raise FitError(str(error)) from None
+
+
+def _frame(names: Sequence[str], values: np.ndarray) -> Any:
+    """A data frame, whose column names appear in the messages of `lagrax.identify`."""
+    return load("polars").DataFrame(values, schema=list(names)) if names else None
 
 
 def _select(options: FitOptions, lookback: Lookback, table: Table) -> Selection:
     candidates = make_candidates(lookback, table)
     _say(f"Comparing {len(candidates)} candidates for the delays")
-    with _named(table):
-        return select_delays(table.ts, table.ys, candidates, _inputs(table), degree=options.degree)
+    states, inputs = _frame(table.names, table.ys), _frame(table.input_names, table.inputs)
+    with _as_fit_error():
+        return select_delays(table.ts, states, candidates, inputs, degree=options.degree)
 
 
 def _inputs(table: Table) -> np.ndarray | None:
@@ -219,28 +221,22 @@ def _advise(table: Table) -> None:
 
 
 def _train(options: FitOptions, table: Table, delays: Sequence[Delay]) -> Identifier:
-    model = Identifier(
-        delays,
-        options.field,
-        degree=options.degree,
-        ensemble=options.ensemble,
-        iterations=options.iterations,
-        seed=options.seed,
-    )
+    model = Identifier(delays, **options.identifier_arguments())
     if options.learn_tau and any(isinstance(d.tau, Learn) for d in delays):
         _say("Looking for the period, then fitting the equation")
     elif options.field == "library":
         _say("Fitting the equation")
     if options.field == "library":
         _advise(table)
-    with _named(table):
-        return model.fit(table.ts, table.ys, _inputs(table))
+    states, inputs = _frame(table.names, table.ys), _frame(table.input_names, table.inputs)
+    with _as_fit_error():
+        return model.fit(table.ts, states, inputs)
 
 
 def _predict(table: Table, model: Identifier) -> tuple[States, int]:
     """The predictions, and the sample at which they start. Up to it they are NaN."""
     predicted = np.array(model.predict(table.ts, table.ys, _inputs(table)))
-    starts = model._learned.first_start(model.series_[-1])
+    starts = model.predicted_from_[-1] - 1
     predicted[: starts + 1] = np.nan
     return predicted, starts
 

@@ -6,11 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ..identify import Identifier
-from ..identify._equations import Polynomial, _named, names_of
-from ..identify._identifier import _default_names
+from ..identify._fields import Polynomial, choose_symbols, format_monomial, name_variables
 
-# A longer name makes a product of several unreadable.
-LONGEST_SYMBOL = 16
 # Fewer models of an ensemble say little about the spread of their coefficients.
 LEAST_MODELS = 3
 
@@ -23,14 +20,14 @@ class Symbols(NamedTuple):
     legend: str
 
 
-def choose_symbols(states: Sequence[str], inputs: Sequence[str]) -> Symbols:
-    """The names of columns if all of them can stand in a product, otherwise x1, x2, u1, ..."""
-    is_symbol = lambda name: name.isidentifier() and len(name) <= LONGEST_SYMBOL
-    if all(map(is_symbol, [*states, *inputs])):
-        return Symbols(list(states), list(inputs), "")
-    x, u = _default_names("x", len(states)), _default_names("u", len(inputs))
-    pairs = zip([*x, *u], [*states, *inputs], strict=True)
-    return Symbols(x, u, ", ".join(f"{symbol} is {name}" for symbol, name in pairs))
+def choose_all_symbols(states: Sequence[str], inputs: Sequence[str]) -> Symbols:
+    """The names of columns if these are single words, otherwise x1, x2, ... and u1, u2, ..."""
+    x, u = choose_symbols(states, "x", len(states)), choose_symbols(inputs, "u", len(inputs))
+    if set(x) & set(u):
+        x, u = choose_symbols((), "x", len(states)), choose_symbols((), "u", len(inputs))
+    pairs = [*zip([*x, *u], [*states, *inputs], strict=True)]
+    legend = ", ".join(f"{symbol} is {name}" for symbol, name in pairs if symbol != name)
+    return Symbols(x, u, legend)
 
 
 class Term(NamedTuple):
@@ -57,15 +54,15 @@ def list_terms(model: Identifier, symbols: Symbols) -> list[Term]:
     """The terms of a library's equations; none for other fields."""
     if not isinstance(model.equation_, Polynomial):
         return []
-    members = np.asarray(model._learned.members.field.coefficients)
+    members = np.asarray(model._model.members.field.coefficients)
     spread = np.full(members.shape[1:], np.nan)
     if len(members) >= LEAST_MODELS:
         spread = members.std(axis=0, ddof=1)
-    variables = names_of(model.delays_, symbols.states, symbols.inputs)
+    variables = name_variables(model.delays_, symbols.states, symbols.inputs)
     return [
         Term(
             state,
-            _named(powers, variables).strip() or "1",
+            format_monomial(powers, variables) or "1",
             float(members[0, j, i]),
             float(spread[j, i]),
         )

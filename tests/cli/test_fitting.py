@@ -23,7 +23,7 @@ from lagrax._cli.fit_model import Fit, describe_table, find, later_times
 from lagrax._cli.fit_options import FitOptions
 from lagrax._cli.fit_report import render_fit
 from lagrax._cli.fit_scores import Score
-from lagrax._cli.fit_terms import Term, choose_symbols, warn_of_weak_terms
+from lagrax._cli.fit_terms import Term, choose_all_symbols, warn_of_weak_terms
 from lagrax._cli.table import read_table
 from lagrax._cli.units import Duration
 from lagrax._solve.delays import Hold, Lag, Learn, holds
@@ -179,8 +179,8 @@ def test_the_rest_of_the_page(fitted):
     model.scans_ = [Scan(np.array([0.5, 1.0, 2.0]), np.array([1.0, 0.1, 0.5]), good)]
     model.periods_ = [1.0]
     model.series_ = [t._replace(us=np.zeros((len(t.ts), 1))) for t in model.series_]
-    measured = model._learned.measured._replace(series=model.series_)
-    model._learned = model._learned._replace(measured=measured)
+    dataset = model._model.dataset._replace(series=model.series_)
+    model._model = model._model._replace(dataset=dataset)
     series = lagrax.training.Series(np.array([1, 2]), np.ones((2, 2)))
     model.losses_ = {"loss": series, "held_out": series}
     more = dataclasses.replace(
@@ -351,14 +351,15 @@ def test_scores_are_explained(score, sentence):
         (
             ["level 1 [m]", "x"],
             ["dose"],
-            (["x1", "x2"], ["u"]),
-            "x1 is level 1 [m], x2 is x, u is dose",
+            (["x1", "x2"], ["dose"]),
+            "x1 is level 1 [m], x2 is x",
         ),
-        (["x"], ["flow of the pump"], (["x"], ["u"]), "x is x, u is flow of the pump"),
+        (["x"], ["flow of the pump"], (["x"], ["u"]), "u is flow of the pump"),
+        (["x 1", "x 2"], ["x1"], (["x1", "x2"], ["u"]), "x1 is x 1, x2 is x 2, u is x1"),
     ],
 )
 def test_equations_have_short_symbols(states, inputs, symbols, legend):
-    assert choose_symbols(states, inputs) == (*symbols, legend)
+    assert choose_all_symbols(states, inputs) == (*symbols, legend)
 
 
 def test_weak_terms_are_named(fitted):

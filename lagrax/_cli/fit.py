@@ -15,8 +15,24 @@ from ..identify import Forecast, IdentifyError
 from ..training._files import write_atomically
 from ..training._launchers import launch
 from ..training._machine import describe as machine, load
-from .answers import PAGE, FolderError, answering, check_folder, write_figures, write_summary
-from .command import Json, check_launcher, leaving_as_it_was, print_answer, print_json, takes
+from .answers import (
+    PAGE,
+    FolderError,
+    answering,
+    check_folder,
+    note_new_folder,
+    write_figures,
+    write_summary,
+)
+from .command import (
+    Json,
+    Verbose,
+    check_launcher,
+    leaving_as_it_was,
+    print_answer,
+    print_json,
+    takes,
+)
 from .fit_model import Fit, find
 from .fit_options import FitError as FitError, FitOptions
 from .fit_report import figures, page_of
@@ -41,6 +57,7 @@ def fit(
         typer.Option(help="Fit several tables here, or with ray on the workers of a cluster."),
     ] = "here",
     as_json: Json = False,
+    verbose: Verbose = False,
 ) -> None:
     """Learn an equation from measurements, forecast, and report.
 
@@ -55,7 +72,7 @@ def fit(
         return
     with leaving_as_it_was():
         summary, lines = fit_table(data[0], out or Path(f"fit-{data[0].stem}"), options)
-    print_answer(summary, lines, as_json)
+    print_answer(summary, lines, as_json, verbose)
 
 
 # --- one table and several ------------------------------------------------------------------------
@@ -74,8 +91,9 @@ def fit_table(data: Path, out: Path, options: FitOptions) -> tuple[dict[str, Any
         data, options.time, options.column or None, options.inputs or (), options.unit
     )
     found = find(data, options, table)
+    lines = [*_told(found), *note_new_folder(out)]
     summary = write_answer(found, out)
-    return summary | {"folder": str(out.resolve())}, _told(found)
+    return summary | {"folder": str(out.resolve())}, lines
 
 
 def list_tasks(tables: Sequence[Path], out: Path, options: FitOptions) -> list[Task]:

@@ -27,7 +27,7 @@ import pytest
 from helpers import sample_files
 from helpers.small_run import ADAM, DATA, away_from_two, loss, make, run_in, same
 
-from lagrax._cli import analyse as analysing, answers as _answers
+from lagrax._cli import analyse_equation as analysing, answers as _answers
 from lagrax._cli.answers import answering, read_summary, write_summary
 from lagrax.identify import Identifier, IdentifyError
 from lagrax.training import RunError, _files, _machine, _metrics, _train, train
@@ -800,7 +800,7 @@ def test_killed_while_answers_change_places(tmp_path, monkeypatch):
     assert (folder / "b").read_text() == (folder / "report.html").read_text() == "old"
     assert _answers.is_unfinished(folder)
     with pytest.raises(analysing.AnalyseError, match=r"holds parts of two answers, .* again\."):
-        analysing._learned(folder, {})
+        analysing.find_equation(str(folder), {})
     # The same command again, or another one of its kind.
     _answers.check_folder(folder, "fit")
     write_answer(folder, "newer", "b", "report.html")

@@ -4,7 +4,7 @@ Q. Zhu, Y. Shen, D. Li, W. Lin: Neural Piecewise-Constant Delay Differential Equ
 """
 
 from . import annuli, multiples, population
-from .data_error import DataError as DataError
+from .data import DataError as DataError
 from .experiment import Experiment, conduct as conduct
 from .images import load_model as load_model
 from .report import read_entries as read_entries, write_report as write_report

@@ -16,14 +16,14 @@ from lagrax.training import RunError, TrainingError, _machine
 from lagrax.training._launchers import WorkerDied
 
 from . import EXPERIMENTS
-from .data_error import DataError
+from .data import DataError
 from .experiment import Experiment, conduct
 from .images import DATASETS, PRECISIONS, SOLVERS
 from .lines import files as line_files
 from .models import paper_models, paper_size
 from .report import read_experiment, write_report
 from .result import Result, ResultError
-from .sweeps import plan, sweep
+from .sweeps import STUDIES, plan, sweep
 
 app = typer.Typer(
     cls=in_order(*EXPERIMENTS, "all", "images", "models", "report"),
@@ -118,6 +118,9 @@ def images(
     seeds: Seeds = None,
     quick: Quick = False,
     data: Annotated[Path | None, typer.Option(help="Folder of the original files.")] = None,
+    study: Annotated[
+        str | None, typer.Option(help=f"Train the runs of a study: {', '.join(STUDIES)}.")
+    ] = None,
     solver: Annotated[str | None, typer.Option(help=f"{', '.join(SOLVERS)}.")] = None,
     steps: Annotated[
         int | None, typer.Option(help="Number of equal steps in each interval.", min=1)
@@ -150,7 +153,7 @@ def images(
     protocol |= {"precision": precision, "epochs": epochs}
     given = {name: value for name, value in protocol.items() if value is not None}
     try:
-        runs = plan(dataset or (), model or (), seeds, quick=quick, **given)
+        runs = plan(dataset or (), model or (), seeds, quick=quick, study=study, **given)
     except ValueError as error:
         raise bad(str(error)) from None
     where: dict[str, Any] = {"data": data, "devices": devices, "launcher": launcher}

@@ -22,6 +22,7 @@ from .images import AUGMENTED, CHANNELS, DATASETS, TABLE_1
 from .lines import Cells, Line, Spread, grouped, in_words, listed, published, read_lines, same_seeds
 from .result import Claim, Result, Run, Table
 from .study import belongs_to_study, study_tables
+from .validation import belongs_to_validation, validation_tables
 
 # As many as the paper has.
 SEEDS = 5
@@ -48,8 +49,9 @@ BASELINES = ("NODE", "NDDE")
 def image_result(folder: Path) -> tuple[Result, list[Figure]]:
     """What the lines in `folder` say, with the figures."""
     lines = read_lines(folder)
-    default, study, other = _sorted(lines)
+    default, study, validated, other = _sorted(lines)
     tables = [*_measures_table(default), *_accuracy_tables(default)]
+    tables += validation_tables(validated, default)
     tables += study_tables(study) if study else ()
     tables += [_other_table(other, default)] if other else []
     figures = image_figures(default, other)
@@ -68,15 +70,18 @@ def image_result(folder: Path) -> tuple[Result, list[Figure]]:
     return result, figures
 
 
-def _sorted(lines: Sequence[Line]) -> tuple[Cells, list[Line], list[Line]]:
-    """The cells of the tables, the lines of the study (which shares some of those), and others."""
+def _sorted(lines: Sequence[Line]) -> tuple[Cells, list[Line], list[Line], list[Line]]:
+    """The cells of the tables, the lines of the protocol study (which shares some of those), those
+    of the validation study, and others."""
     default: Cells = {}
     for line in lines:
         if line.is_default:
             default.setdefault((line.run.dataset, line.run.model), []).append(line)
     study = [line for line in lines if belongs_to_study(line)]
-    other = [line for line in lines if not line.is_default and not belongs_to_study(line)]
-    return default, study if any(not line.is_default for line in study) else [], other
+    validated = [line for line in lines if belongs_to_validation(line)]
+    known = (*itertools.chain(*default.values()), *study, *validated)
+    other = [line for line in lines if all(line is not x for x in known)]
+    return default, study if any(not line.is_default for line in study) else [], validated, other
 
 
 def _machines(lines: Sequence[Line]) -> dict[str, object]:

@@ -51,7 +51,7 @@ SOLVERS = {
 }
 
 # What a line says of its protocol beside the keys of its own.
-MEASURED = ("images", "test_images", "counted", "checked")
+MEASURED = ("images", "test_images", "validation", "counted", "checked")
 
 # What the products inside the field are computed in. f32 is tf32 on NVIDIA's GPUs.
 PRECISIONS = {"f16": jnp.float16, "bf16": jnp.bfloat16, "f32": jnp.float32}
@@ -75,6 +75,8 @@ class Protocol:
 
     `steps` equal steps in each interval, or, where `rtol` is given, adaptive ones with that as
     relative and absolute tolerance. `images` trains on so many of the first ones, None on all.
+    `validation` holds out that many of the last of these: the model is then the one of the epoch
+    that is best on them, and not the last.
 
     The rest says how much is measured, of which a CPU had better do little: `test_images` tests on
     so many of the first ones, None on all; `counted` is how many of these an adaptive solver takes
@@ -91,6 +93,7 @@ class Protocol:
     learning_rate: float = 1e-3
     images: int | None = None
     test_images: int | None = None
+    validation: int | None = None
     counted: int = 256
     checked: bool = True
 
@@ -118,9 +121,9 @@ class Protocol:
         return hashlib.sha256(content.encode()).hexdigest()[:8]
 
     @property
-    def used(self) -> tuple[int | None, int | None]:
-        """How many of the first images are trained on, and how many tested; None for all."""
-        return self.images, self.test_images
+    def used(self) -> tuple[int | None, int | None, int | None]:
+        """The numbers of training, test and validation images; None for all, or for none."""
+        return self.images, self.test_images, self.validation
 
     @property
     def options(self) -> dict[str, Any]:
@@ -169,21 +172,36 @@ class Split(NamedTuple):
 
 
 class Data(NamedTuple):
-    """A data set ready for training, the test images in batches."""
+    """A data set ready for training, the test and the validation images in batches."""
 
     name: str
     train: tuple[UInt8[Array, "..."], Int32[Array, "..."]]
     test: Split
+    validation: Split | None
 
 
 def on_device(
-    name: str, images: Images, train_images: int | None = None, test_images: int | None = None
+    name: str,
+    images: Images,
+    train_images: int | None = None,
+    test_images: int | None = None,
+    validation: int | None = None,
 ) -> Data:
-    """Moves a data set to the device, or so many of its first images."""
-    used, tested = slice(train_images), slice(test_images)
-    train_set = (jnp.asarray(images.train_images[used]), jnp.asarray(images.train_labels[used]))
+    """Moves a data set, or the first of its images, to the device. The last `validation` of the
+    training images are held out."""
+    used, tested = images.train_images[:train_images], slice(test_images)
+    labels = images.train_labels[:train_images]
+    trained = len(labels) - (validation or 0)
+    if trained <= 0:
+        raise ValueError(
+            f"validation={validation} holds out all {len(labels)} training images of {name}."
+        )
+    held_out = _in_batches(used[trained:], labels[trained:]) if validation else None
     return Data(
-        name, train_set, _in_batches(images.test_images[tested], images.test_labels[tested])
+        name,
+        (jnp.asarray(used[:trained]), jnp.asarray(labels[:trained])),
+        _in_batches(images.test_images[tested], images.test_labels[tested]),
+        held_out,
     )
 
 
@@ -231,7 +249,8 @@ def train_run(run: Run, data: Data, folder: Path | None = None, **options: Any) 
         batch_size=protocol.batch_size,
         block=per_epoch,
         evaluate=task.evaluate,
-        test_data=data.test,
+        test_data=(data.test, data.validation),
+        keep="validation_error" if protocol.validation else None,
         folder=folder,
         config={"model": run.model, **dataclasses.asdict(protocol)},
         **options,
@@ -260,10 +279,12 @@ def _task(dataset: str, model: str, protocol: Protocol) -> _Task:
     counting = _make(model, dataset, key=jax.random.key(0), compute_dtype=jnp.float32, **ADAPTIVE)
     fine = _make(model, dataset, key=jax.random.key(0), compute_dtype=jnp.float32, **_fine(model))
 
-    def evaluate(model: Classifier, test: Split) -> dict[str, Array]:
-        _, scores = jax.lax.scan(lambda _, batch: (None, _scores(model, batch)), None, test)
-        loss, hits = [jnp.sum(s) / jnp.sum(test.counts) for s in scores]
-        measured = {"test_loss": loss, "test_accuracy": 100 * hits}
+    def evaluate(model: Classifier, splits: tuple[Split, Split | None]) -> dict[str, Array]:
+        test, validation = splits
+        loss, accuracy = _mean_scores(model, test)
+        measured = {"test_loss": loss, "test_accuracy": accuracy}
+        if validation is not None:
+            measured["validation_error"] = 100 - _mean_scores(model, validation)[1]
         if not protocol.counted:
             return measured
         batch = _floats(test.images[0, : protocol.counted])
@@ -310,6 +331,13 @@ def _scores(model: Classifier, batch: Split) -> tuple[Array, Array]:
     return jnp.sum(losses * batch.counts), jnp.sum(hits * batch.counts)
 
 
+def _mean_scores(model: Classifier, split: Split) -> tuple[Array, Array]:
+    """Mean loss, and accuracy in percent."""
+    _, scores = jax.lax.scan(lambda _, batch: (None, _scores(model, batch)), None, split)
+    loss, hits = [jnp.sum(s) / jnp.sum(split.counts) for s in scores]
+    return loss, 100 * hits
+
+
 def _solver_check(model: Classifier, fine: Classifier, test: Split) -> dict[str, Array]:
     """Does the model depend on the steps it was trained with? Its accuracy with fine steps, and how
     far its final states are from theirs, relative to the way these have come."""
@@ -348,6 +376,7 @@ def _line(
         "train_loss": _rounded(np.average(losses, axis=1, weights=sizes), 5),
         "test_loss": _rounded(metrics["test_loss"].values, 5),
         "test_accuracy": _rounded(metrics["test_accuracy"].values, 3),
+        **_validation_accuracies(metrics),
         "nfe": [int(n) for n in metrics["nfe"].values] if protocol.counted else None,
         **{name: _five_digits(check.get(name)) for name in ("fine_accuracy", "solver_error")},
         **paper_size(run.model, run.dataset),
@@ -366,6 +395,12 @@ def _line(
             **{name: getattr(protocol, name) for name in MEASURED},
         },
     }
+
+
+def _validation_accuracies(metrics: dict[str, Any]) -> dict[str, list[float | None]]:
+    if "validation_error" not in metrics:
+        return {}
+    return {"validation_accuracy": _rounded(100 - metrics["validation_error"].values, 3)}
 
 
 def _rounded(values: np.ndarray, digits: int) -> list[float | None]:

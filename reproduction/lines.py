@@ -22,13 +22,14 @@ _PAPER = json.loads(Path(__file__).with_name("tables.json").read_text(encoding="
 
 
 class Line(NamedTuple):
-    """A run and what came of it, over its epochs. `nfe`, `fine_accuracy` and `solver_error` are
-    None where they were not measured; a number that was not finite is NaN."""
+    """A run and what came of it, over its epochs. `validation_accuracy`, `nfe`, `fine_accuracy` and
+    `solver_error` are None where they were not measured; a number that was not finite is NaN."""
 
     run: Run
     train_loss: np.ndarray
     test_loss: np.ndarray
     test_accuracy: np.ndarray
+    validation_accuracy: np.ndarray | None
     nfe: np.ndarray | None
     fine_accuracy: float | None
     solver_error: float | None
@@ -49,6 +50,13 @@ class Line(NamedTuple):
     def best_epoch(self) -> int:
         """The first has the number 1."""
         return 1 + int(np.nanargmax(self.test_accuracy))
+
+    @property
+    def chosen(self) -> float:
+        """The test accuracy of the epoch that is best on the validation images, of equal ones the
+        first."""
+        assert self.validation_accuracy is not None
+        return float(self.test_accuracy[np.nanargmax(self.validation_accuracy)])
 
     @property
     def is_default(self) -> bool:
@@ -110,6 +118,9 @@ def parse(text: str) -> Line:
     return Line(
         run,
         *(_series(content, name) for name in ("train_loss", "test_loss", "test_accuracy")),
+        validation_accuracy=(
+            _series(content, "validation_accuracy") if run.protocol.validation else None
+        ),
         nfe=None if nfe is None else _series(content, "nfe"),
         fine_accuracy=_number(content, "fine_accuracy"),
         solver_error=_number(content, "solver_error"),

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lagrax.plotting import Figure, from_json
-from lagrax.plotting._page import (
+from lagrax.plotting._elements import (
     Html,
     Section,
     day,

@@ -39,6 +39,7 @@ from .images import (
 )
 from .lines import read_lines
 from .models import paper_filters
+from .validation import validation_protocol
 
 
 class Plan(NamedTuple):
@@ -51,6 +52,8 @@ class Plan(NamedTuple):
 
 
 FULL = Plan(tuple(DATASETS), (*TABLE_1, *AUGMENTED), SEEDS, default_protocol)
+# By the name that `--study` takes.
+STUDIES = {"validation": Plan(("cifar10",), TABLE_1, SEEDS, validation_protocol)}
 QUICK = Plan(("mnist",), ("UNPCDDE2", "NODE"), 1, quick_protocol)
 
 
@@ -60,14 +63,20 @@ def plan(
     seeds: int | None = None,
     *,
     quick: bool = False,
+    study: str | None = None,
     **changes: Any,
 ) -> list[Run]:
     """The runs of a sweep in their order: Table 1, one data set after the other, then the augmented
     models. What is left out, or "all", is everything, in a quick sweep what that is made for.
 
-    `changes` are made to the protocol: `solver`, `steps` or `rtol`, `precision`, `epochs`.
+    `study` is one of `STUDIES`. `changes` are made to the protocol: `solver`, `steps` or `rtol`,
+    `precision`, `epochs`.
     """
-    default = QUICK if quick else FULL
+    if study is not None and (quick or study not in STUDIES):
+        raise ValueError(
+            f"study={study!r}: expected one of {', '.join(STUDIES)}, and not together with quick."
+        )
+    default = QUICK if quick else FULL if study is None else STUDIES[study]
     datasets = _chosen(datasets, default.datasets, tuple(DATASETS))
     models = _chosen(models, default.models, FULL.models)
     for dataset, model in itertools.product(datasets, models):
@@ -221,10 +230,15 @@ def _acquired(lock: Any, taken: type[Exception]) -> bool:
 # A worker trains many runs, most of them on the images of the one before.
 @functools.lru_cache(maxsize=1)
 def _images(
-    folder: str | Path | None, shown: bool, dataset: str, train: int | None, test: int | None
+    folder: str | Path | None,
+    shown: bool,
+    dataset: str,
+    train: int | None,
+    test: int | None,
+    validation: int | None,
 ) -> Data:
     _tell(shown, f"Reading {DATASETS[dataset]}")
-    return on_device(dataset, data_sets.load(dataset, folder), train, test)
+    return on_device(dataset, data_sets.load(dataset, folder), train, test, validation)
 
 
 def _in_words(run: Run) -> str:

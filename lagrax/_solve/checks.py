@@ -250,8 +250,8 @@ def check_steps(steps: Any, max_steps: Any, controller: Any, dt0: Any) -> None:
         )
     if max_steps > MOST_COUNT:
         raise ValueError(
-            f"max_steps={format_value(max_steps)}; expected at most {MOST_COUNT:,}: steps are counted "
-            "in 32 bits."
+            f"max_steps={format_value(max_steps)}; expected at most {MOST_COUNT:,}: steps are "
+            "counted in 32 bits."
         )
     if dt0 is not None and not is_traced(dt0) and not (is_number(dt0) and dt0 > 0):
         raise ValueError(
@@ -267,8 +267,8 @@ def check_steps(steps: Any, max_steps: Any, controller: Any, dt0: Any) -> None:
         )
     if steps > MOST_STEPS:
         raise ValueError(
-            f"steps={format_value(steps)}; expected at most {MOST_STEPS:,} in each interval. Fewer of "
-            "a solver of higher order do better, such as diffrax.Dopri8()."
+            f"steps={format_value(steps)}; expected at most {MOST_STEPS:,} in each interval. Fewer "
+            "of a solver of higher order do better, such as diffrax.Dopri8()."
         )
     given = "stepsize_controller" if controller is not None else "dt0"
     if controller is not None or dt0 is not None:

@@ -23,11 +23,15 @@ PACKAGES = {
     "safetensors": "train",
     "rich": "train",
     "tensorboardX": "train",
+    "jinja2": "plot",
     "matplotlib": "plot",
     "plotly": "plot",
     "typer": "cli",
+    "polars": "cli",
+    "fastexcel": "cli",
     "dash": "explore",
     "ray": "ray",
+    "pooch": "reproduction",
 }
 
 

@@ -27,7 +27,42 @@ async function draw(box) {
   box.dataset.drawn = "true";
 }
 
+// The inverse of Python's base64.b85encode, with "," for "<".
+function decodeBase85(text) {
+  const digits =
+    "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;,=>?@^_`{|}~";
+  const values = new Uint8Array(128);
+  [...digits].forEach((digit, value) => (values[digit.charCodeAt(0)] = value));
+  const padding = (5 - (text.length % 5)) % 5;
+  const padded = text + "~".repeat(padding);
+  const view = new DataView(new ArrayBuffer((padded.length / 5) * 4));
+  for (let i = 0; i < padded.length; i += 5) {
+    let word = 0;
+    for (let j = i; j < i + 5; j++) {
+      word = word * 85 + values[padded.charCodeAt(j)];
+    }
+    view.setUint32((i / 5) * 4, word);
+  }
+  return new Uint8Array(view.buffer, 0, view.byteLength - padding);
+}
+
+async function loadPlotly() {
+  const packed = decodeBase85(document.getElementById("plotly").textContent);
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const script = document.createElement("script");
+  script.textContent = await new Response(stream).text();
+  document.head.append(script);
+}
+
 async function drawAll() {
+  if (!waiting.length) {
+    return;
+  }
+  if (!("DecompressionStream" in window)) {
+    waiting.forEach((box) => (box.textContent = "Figures need a browser from 2023 or later."));
+    return;
+  }
+  await loadPlotly();
   while (waiting.length) {
     await draw(waiting.shift());
     await new Promise((resume) => setTimeout(resume));
@@ -37,7 +72,9 @@ async function drawAll() {
 const closed = [];
 
 window.addEventListener("beforeprint", () => {
-  waiting.splice(0).forEach(draw);
+  if (window.Plotly) {
+    waiting.splice(0).forEach(draw);
+  }
   closed.push(...document.querySelectorAll("details:not([open])"));
   closed.forEach((details) => (details.open = true));
 });

@@ -7,7 +7,7 @@ from . import annuli, multiples, population
 from .data import DataError as DataError
 from .experiment import Experiment, conduct as conduct
 from .images import load_model as load_model
-from .report import read_entries as read_entries, write_report as write_report
+from .report import read_experiment as read_experiment, write_report as write_report
 from .result import (
     Claim as Claim,
     Entry as Entry,

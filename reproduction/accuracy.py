@@ -20,7 +20,7 @@ from lagrax.plotting import Figure
 from .image_figures import image_figures
 from .images import AUGMENTED, CHANNELS, DATASETS, TABLE_1
 from .lines import Cells, Line, Spread, grouped, in_words, listed, published, read_lines, same_seeds
-from .result import Claim, Result, Run, Table
+from .result import Claim, Result, ResultTable, TrainingTime
 from .study import belongs_to_study, study_tables
 from .validation import belongs_to_validation, validation_tables
 
@@ -62,7 +62,7 @@ def image_result(folder: Path) -> tuple[Result, list[Figure]]:
         quick=folder.resolve().name.endswith("-quick"),
         machine=_machines(lines),
         seconds=round(sum(line.seconds for line in lines), 2),
-        runs=[Run(line.run.name, line.seconds) for line in lines],
+        trainings=[TrainingTime(line.run.name, line.seconds) for line in lines],
         claims=image_claims(default),
         tables=tables,
         figures=[figure.name for figure in figures],
@@ -98,7 +98,7 @@ def _machines(lines: Sequence[Line]) -> dict[str, object]:
 # --- tables and claims ----------------------------------------------------------------------------
 
 
-def _accuracy_tables(cells: Cells) -> list[Table]:
+def _accuracy_tables(cells: Cells) -> list[ResultTable]:
     if not cells:
         return []
     named = {"Table 1": TABLE_1, "Augmented models": AUGMENTED}
@@ -109,7 +109,7 @@ def _accuracy_tables(cells: Cells) -> list[Table]:
     ]
 
 
-def _accuracy_table(title: str, dataset: str, models: Sequence[str], cells: Cells) -> Table:
+def _accuracy_table(title: str, dataset: str, models: Sequence[str], cells: Cells) -> ResultTable:
     rows = []
     for model in models:
         lines, paper = cells.get((dataset, model), []), published(dataset, model)
@@ -117,7 +117,7 @@ def _accuracy_table(title: str, dataset: str, models: Sequence[str], cells: Cell
         difference = f"{shown[0].mean - paper.mean:+.2f}".replace("-", "−") if lines else "–"
         rows.append([model, *map(str, [*shown, paper]), difference, _seeds(lines)])
     columns = ["model", *_MEASURES, "paper", "best − paper", "seeds"]
-    return Table(columns, rows, title, _reached_note(dataset, models, cells))
+    return ResultTable(columns, rows, title, _reached_note(dataset, models, cells))
 
 
 def by_the_others(lines: Sequence[Line]) -> list[float]:
@@ -190,7 +190,7 @@ def _reached(cells: Cells, measure: Callable[[Sequence[Line]], list[float]]) -> 
     return {cell: Spread.of(values) for cell, values in whole.items()}
 
 
-def _measures_table(cells: Cells) -> list[Table]:
+def _measures_table(cells: Cells) -> list[ResultTable]:
     """How much depends on the epoch that is taken."""
     if not any(len(lines) >= SEEDS for lines in cells.values()):
         return []
@@ -211,7 +211,7 @@ def _measures_table(cells: Cells) -> list[Table]:
         "NODE and NDDE; the model that it has as the best of Table 1, and of those with as many "
         "channels more."
     )
-    return [Table(columns, rows, "By each accuracy, how much holds", note)]
+    return [ResultTable(columns, rows, "By each accuracy, how much holds", note)]
 
 
 def _beside_the_paper(reached: Reached) -> tuple[str, str]:
@@ -304,7 +304,7 @@ def _cell_claims(reached: Reached) -> list[Claim]:
     return claims
 
 
-def _other_table(lines: Sequence[Line], cells: Cells) -> Table:
+def _other_table(lines: Sequence[Line], cells: Cells) -> ResultTable:
     rows = []
     for run, group in grouped(lines).items():
         protocol = run.protocol
@@ -321,4 +321,4 @@ def _other_table(lines: Sequence[Line], cells: Cells) -> Table:
         "Not trained as those of the paper's tables, and in none of the claims. The default's best "
         "is the best epoch of the same seeds in the default setting, where these are there."
     )
-    return Table(columns, rows, "Runs of other settings", note)
+    return ResultTable(columns, rows, "Runs of other settings", note)

@@ -156,7 +156,7 @@ def run(settings: AnnuliSettings, trainer: Trainer) -> Findings:
         sentence=_summarise(curves, settings),
         claims=make_claims(curves, settings),
         figures=[
-            _make_training_figure(curves, shown, settings),
+            _make_flow_figure(curves, shown, settings),
             _make_features_figure(curves, shown, settings),
         ],
         tables=[_make_table(curves, settings)],
@@ -294,7 +294,7 @@ _INITIAL = {1: "orange", -1: "blue"}
 _FINAL = {1: "yellow", -1: "sky"}
 
 
-def _make_training_figure(curves: Curves, shown: LabelledPoints, settings: AnnuliSettings) -> Figure:
+def _make_flow_figure(curves: Curves, shown: LabelledPoints, settings: AnnuliSettings) -> Figure:
     panels = [
         _loss_panel(curves, settings),
         Panel(
@@ -354,7 +354,9 @@ def _flow_panel(title: str, curves: AnnuliCurves, shown: LabelledPoints) -> Pane
     return Panel(marks, title=title, xlabel="z₁", ylabel="z₂", equal=True)
 
 
-def _make_features_figure(curves: Curves, shown: LabelledPoints, settings: AnnuliSettings) -> Figure:
+def _make_features_figure(
+    curves: Curves, shown: LabelledPoints, settings: AnnuliSettings
+) -> Figure:
     panels = [
         Panel(
             _points(features[0], shown, _INITIAL, "class", 2.0),

@@ -36,8 +36,8 @@ class _Row:
 
     def show_iteration(self) -> str:
         seeds = "" if self.runs == 1 else f"{self.runs} × "
-        reached = self.steps // self.runs
-        return f"{reached:,} of {seeds}{self.iterations:,}"
+        reached = "" if self.is_finished else f"{self.steps // self.runs:,} of "
+        return f"{reached}{seeds}{self.iterations:,}"
 
     def show_loss(self) -> str:
         return f"{np.median(list(self.losses.values())):.2e}" if self.losses else ""

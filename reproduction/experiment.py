@@ -185,9 +185,9 @@ def conduct(
     seeds: int | None = None,
     progress: bool = True,
     **options: Any,
-) -> Entry:
+) -> tuple[Path, Entry]:
     """Runs an experiment, resuming unfinished trainings, and writes `result.json` and `figures/`
-    in the folder `out/name`, or `out/name-quick`.
+    in the folder `out/name`, or `out/name-quick`. Returns the folder and its content.
 
     `seeds` replaces the number of seeds. `options` go to `training.train`, such as `resume` and
     `tensorboard`.
@@ -200,7 +200,7 @@ def conduct(
     with TrainingDisplay(shown=progress) as display:
         trainer = Trainer(folder, config, display, **options)
         findings = experiment.run(settings, trainer)
-    _write_figures(folder, findings.figures, ("png",) if quick else ("png", "pdf"))
+    write_figures(folder, findings.figures, ("png",) if quick else ("png", "pdf"))
     _write_seeds(folder, findings.seeds)
     result = Result(
         experiment=experiment.name,
@@ -218,11 +218,11 @@ def conduct(
         figures=[figure.name for figure in findings.figures],
     )
     write_result(folder, result)
-    return Entry(folder, result, list(findings.figures))
+    return folder, Entry(result, list(findings.figures))
 
 
-def _write_figures(
-    folder: Path, figures: Sequence[plotting.Figure], kinds: Sequence[str]
+def write_figures(
+    folder: Path, figures: Sequence[plotting.Figure], kinds: Sequence[str] = ("png", "pdf")
 ) -> None:
     """Writes each figure in the folder `figures`, as its description and as pictures."""
     for figure in figures:

@@ -23,9 +23,9 @@ from .population_models import (
     make_recipe,
     make_series,
     make_task,
+    metric_of_test,
     predict,
     split,
-    test_metric,
 )
 from .result import Claim, Estimate, ResultTable
 
@@ -123,7 +123,7 @@ def count_failures(losses: Losses) -> int:
 def summarise(settings: PopulationSettings, trainings: Trainings) -> str:
     """One sentence on the longest test in the first regime."""
     recipe, a, length = settings.recipes[0], settings.growth[0], settings.longest
-    claim, closest = _compare(settings, trainings, recipe, a, test_metric(length), "", 1.0)
+    claim, closest = _compare(settings, trainings, recipe, a, metric_of_test(length), "", 1.0)
     others = [name for name in settings.models if name != "NPCDDE"]
     where = f"After {settings.iterations:,} iterations at a = {a:g}"
     if claim.verdict == "holds":
@@ -138,14 +138,12 @@ def summarise(settings: PopulationSettings, trainings: Trainings) -> str:
     )
 
 
-def make_claims(
-    settings: PopulationSettings, recipe: str, trainings: Trainings
-) -> list[Claim]:
+def make_claims(settings: PopulationSettings, recipe: str, trainings: Trainings) -> list[Claim]:
     claims = []
     for a in settings.growth:
         for part in ("training", *settings.lengths):
             name = "training loss" if part == "training" else f"test loss over length {part}"
-            metric = "loss" if part == "training" else test_metric(part)
+            metric = "loss" if part == "training" else metric_of_test(part)
             target = TARGETS[a].get(part, TARGETS[a]["training"])
             begin = f"a = {a:g}, {recipe} recipe: the NPCDDE's median {name}"
             claim, _ = _compare(settings, trainings, recipe, a, metric, begin, target)
@@ -198,7 +196,7 @@ def few_seeds_fail(settings: PopulationSettings, recipe: str, trainings: Trainin
 
 
 def make_table(settings: PopulationSettings, a: float, trainings: Trainings) -> ResultTable:
-    tests = {test_metric(n): f"test, length {n}" for n in settings.lengths}
+    tests = {metric_of_test(n): f"test, length {n}" for n in settings.lengths}
     metrics = {"loss": "training", FINER: "training, finer steps", **tests}
     columns = ["model", *metrics.values(), "failed seeds"]
     if len(settings.recipes) > 1:
@@ -212,7 +210,7 @@ def make_table(settings: PopulationSettings, a: float, trainings: Trainings) -> 
         failed = f"{count_failures(losses['loss'])} of {len(settings.seeds)}"
         rows.append([*begin, *map(_estimate, losses.values()), failed])
         if has_lag(MODELS[name]):
-            past = [test_metric(n, with_true_past=True) for n in settings.lengths]
+            past = [metric_of_test(n, with_true_past=True) for n in settings.lengths]
             known = [_estimate(final_losses(settings, trained, metric)) for metric in past]
             rows.append([f"{name}, true past", *begin[1:], None, None, *known, None])
     return ResultTable(
@@ -256,9 +254,7 @@ def list_seeds(settings: PopulationSettings, trainings: Trainings) -> list[dict[
 # --- figures --------------------------------------------------------------------------------------
 
 
-def make_figures(
-    settings: PopulationSettings, data: Data, trainings: Trainings
-) -> list[Figure]:
+def make_figures(settings: PopulationSettings, data: Data, trainings: Trainings) -> list[Figure]:
     shown = {
         key: predict_by_median_seed(settings, key[2], trained, data[key[1]])
         for key, trained in trainings.items()
@@ -297,7 +293,7 @@ def make_forecast_figure(
     panels = []
     for name in settings.models:
         error = median(
-            final_losses(settings, trainings[recipe, a, name], test_metric(settings.longest))
+            final_losses(settings, trainings[recipe, a, name], metric_of_test(settings.longest))
         )
         true, learned = data[a][1][:count], shown[recipe, a, name][1][:count]
         title = f"{name}: mean squared error {show_small(error)}"
@@ -349,7 +345,9 @@ def _compare_series(
 
 
 def make_losses_figure(settings: PopulationSettings, recipe: str, trainings: Trainings) -> Figure:
-    metrics = {"loss": "training"} | {test_metric(n): f"test, length {n}" for n in settings.lengths}
+    metrics = {"loss": "training"} | {
+        metric_of_test(n): f"test, length {n}" for n in settings.lengths
+    }
     panels = [
         Panel(
             [
@@ -374,9 +372,7 @@ def make_losses_figure(settings: PopulationSettings, recipe: str, trainings: Tra
     )
 
 
-def _loss_curve(
-    settings: PopulationSettings, trained: Trained, metric: str, name: str
-) -> Line:
+def _loss_curve(settings: PopulationSettings, trained: Trained, metric: str, name: str) -> Line:
     steps, values = trained.metrics[metric]
     if metric == "loss":
         # Averaged over each block, since single iterations jump about.

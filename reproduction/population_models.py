@@ -121,9 +121,7 @@ MODELS = {
 }
 
 
-def make_field(
-    settings: PopulationSettings, model: PopulationModel, key: PRNGKeyArray
-) -> nn.MLP:
+def make_field(settings: PopulationSettings, model: PopulationModel, key: PRNGKeyArray) -> nn.MLP:
     """W_out tanh(W tanh(W_in [x(t), past])), as in the paper's appendix."""
     return nn.MLP(
         1 + model.augment,
@@ -182,7 +180,7 @@ class TrainingTask(NamedTuple):
 FINER = "finer"
 
 
-def test_metric(length: int, with_true_past: bool = False) -> str:
+def metric_of_test(length: int, with_true_past: bool = False) -> str:
     return f"test_{length}" + ("_true_past" if with_true_past else "")
 
 
@@ -207,7 +205,7 @@ def make_task(settings: PopulationSettings, name: str) -> TrainingTask:
         error = (predict(finer, model, field, past, settings.longest) - test) ** 2
         ends = {length: length * settings.samples + 1 for length in settings.lengths}
         return {
-            test_metric(length, with_true_past): jnp.mean(error[:, :end])
+            metric_of_test(length, with_true_past): jnp.mean(error[:, :end])
             for length, end in ends.items()
         }
 

@@ -7,10 +7,10 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from lagrax.plotting import Figure, from_json
+from lagrax.plotting import Figure
 from lagrax.plotting._elements import (
     Html,
     Section,
@@ -23,13 +23,13 @@ from lagrax.plotting._elements import (
     show_particulars,
     show_table,
 )
-from lagrax.training._files import read_json, write_atomically
+from lagrax.training._files import write_atomically
 from lagrax.training._machine import load
 
 from .accuracy import image_result
 from .lines import files as line_files
 from .models import paper_models, paper_size
-from .result import Claim, Number, Result, ResultError, read_result
+from .result import Claim, Entry, Number, Result, ResultError, read_entry
 
 _HERE = Path(__file__).parent
 
@@ -38,8 +38,8 @@ _HERE = Path(__file__).parent
 
 
 @dataclasses.dataclass(frozen=True)
-class Experiment:
-    """A result and its figures: a text says why one cannot be shown."""
+class Chapter:
+    """The part of the report on one experiment."""
 
     result: Result
     figures: list[Figure | str]
@@ -71,55 +71,47 @@ def _is_experiment(folder: Path) -> bool:
     return (folder / "result.json").is_file() or bool(line_files(folder))
 
 
-def read_experiment(folder: Path) -> tuple[Result, list[Figure | str]]:
-    """What `result.json` says, or, in a folder without one, what the lines of runs do; with the
-    figures, or a sentence on why one cannot be shown."""
+def read_experiment(folder: Path) -> Entry:
+    """Reads `result.json` with its figures. A folder without one is read by its lines of runs."""
     if not (folder / "result.json").is_file() and line_files(folder):
         result, figures = image_result(folder)
-        return result, [*figures]
-    result = read_result(folder)
-    return result, [_read_figure(folder, str(name)) for name in result.figures]
+        return Entry(result, [*figures])
+    return read_entry(folder)
 
 
-def _read(folder: Path, number: int, first_figure: int) -> Experiment:
-    result, figures = read_experiment(folder)
-    slug = re.sub(r"[^a-z0-9]+", "-", result.experiment.lower())
-    return Experiment(
-        result=result,
-        figures=figures,
+def _chapter(entry: Entry, number: int, first_figure: int) -> Chapter:
+    slug = re.sub(r"[^a-z0-9]+", "-", entry.result.experiment.lower())
+    return Chapter(
+        result=entry.result,
+        figures=entry.figures,
         anchor=f"experiment-{number}-{slug}".strip("-"),
         first_figure=first_figure,
     )
 
 
-def _read_figure(folder: Path, name: str) -> Figure | str:
-    path = folder / "figures" / f"{name}.json"
-    try:
-        if Path(name).name != name or not path.is_file():
-            return f"The figure “{name}” is missing from the experiment's folder."
-        return from_json(read_json(path))
-    except (OSError, ValueError) as error:
-        return f"The figure “{name}” cannot be read: {error}"
-
-
 # --- the page -------------------------------------------------------------------------------------
 
 
-def write_report(folders: Sequence[Path], out: Path) -> Path:
+def write_report(
+    folders: Sequence[Path], out: Path, known: Mapping[Path, Entry] | None = None
+) -> Path:
     """Writes the page of all experiments in `folders` to `out`, whole or not at all.
 
-    A folder is that of one experiment, or holds several of them.
+    A folder is that of one experiment, or holds several of them. Those in `known` are not read
+    again.
     """
-    load("plotly.offline")  # Its absence is said before anything is read.
-    experiments: list[Experiment] = []
+    load("plotly.offline")  # Report its absence before anything is read.
+    entries = {path.resolve(): entry for path, entry in (known or {}).items()}
+    chapters: list[Chapter] = []
     for number, folder in enumerate(_find(folders), 1):
-        first = 1 + sum(len(experiment.figures) for experiment in experiments)
-        experiments.append(_read(folder, number, first))
-    write_atomically(out, _page(experiments))
+        first = 1 + sum(len(chapter.figures) for chapter in chapters)
+        entry = entries.get(folder.resolve()) or read_experiment(folder)
+        chapters.append(_chapter(entry, number, first))
+    write_atomically(out, _page(chapters))
     return out
 
 
-def _page(experiments: Sequence[Experiment]) -> str:
+def _page(experiments: Sequence[Chapter]) -> str:
     title = "Neural Piecewise-Constant Delay Differential Equations: a reproduction"
     introduction = Html(
         "The experiments of Qunxi Zhu, Yifei Shen, Dongsheng Li and Wei Lin, <cite>Neural "
@@ -135,7 +127,7 @@ def _page(experiments: Sequence[Experiment]) -> str:
 # --- claims ---------------------------------------------------------------------------------------
 
 
-def _overview(experiments: Sequence[Experiment]) -> Section:
+def _overview(experiments: Sequence[Chapter]) -> Section:
     parts = [element("p", _summary(experiments))]
     for experiment in experiments:
         link = element("a", experiment.title, href=f"#{experiment.anchor}")
@@ -147,7 +139,7 @@ def _overview(experiments: Sequence[Experiment]) -> Section:
     return Section("overview", "Overview", parts)
 
 
-def _summary(experiments: Sequence[Experiment]) -> str:
+def _summary(experiments: Sequence[Chapter]) -> str:
     full = [claim for e in experiments if not e.result.quick for claim in e.result.claims]
     quick = sum(len(e.result.claims) for e in experiments if e.result.quick)
     held = sum(claim.holds for claim in full)
@@ -166,20 +158,16 @@ def _summary(experiments: Sequence[Experiment]) -> str:
     return " ".join(sentences)
 
 
-def _quick_mark(experiment: Experiment) -> list[str]:
+def _quick_mark(experiment: Chapter) -> list[str]:
     mark = element("span", "quick run", class_="quick")
     return [" ", mark] if experiment.result.quick else []
 
 
 def _claim(claim: Claim) -> Html:
     verdict, kind = ("holds", "holds") if claim.holds else ("does not hold", "fails")
-    unit = f" {claim.unit}" if claim.unit else ""
     measured = "It could not be measured."
     if _known(claim.value):
-        measured = f"Measured: {claim.value:.4g}{unit}."
-    if _known(claim.bar):
-        bound = {"higher": "at least ", "lower": "at most "}.get(claim.better, "")
-        measured += f" The bar: {bound}{claim.bar:.4g}{unit}."
+        measured = f"Measured: {claim.show_value()}. Target: {claim.show_target()}."
     return element(
         "li",
         element("p", verdict, class_=f"verdict {kind}"),
@@ -195,7 +183,7 @@ def _known(value: Number) -> bool:
 # --- sections -------------------------------------------------------------------------------------
 
 
-def _section(experiment: Experiment) -> Section:
+def _section(experiment: Chapter) -> Section:
     result = experiment.result
     parts: list[Html] = []
     if result.quick:
@@ -216,12 +204,12 @@ def _section(experiment: Experiment) -> Section:
         else:
             label = element("strong", f"Figure {number}.")
             parts.append(element("p", label, f" {figure}", class_="notice"))
-    seconds = {run.name: run.seconds for run in result.runs}
+    seconds = {training.name: training.seconds for training in result.trainings}
     parts.append(show_particulars(result.settings, result.machine, seconds))
     return Section(experiment.anchor, experiment.title, parts, _quick_mark(experiment))
 
 
-def _circumstances(experiment: Experiment) -> str:
+def _circumstances(experiment: Chapter) -> str:
     result = experiment.result
     machine = result.machine
     parts = []

@@ -11,8 +11,8 @@ import msgspec
 from lagrax.plotting import Figure, from_json
 from lagrax.training._files import read_json, write_json
 
-# JSON has whole numbers of any length; those beyond 64 bits cannot be shown.
-Number = Annotated[int, msgspec.Meta(ge=-(2**63), lt=2**63)] | float | None
+# JSON has whole numbers of any length, but those beyond 64 bits cannot be shown.
+Number = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)] | float | None
 Verdict = Literal["holds", "does not hold", "undecided"]
 Interval = tuple[float, float]
 
@@ -167,9 +167,8 @@ class Result:
 
 
 class Entry(NamedTuple):
-    """A result with its figures. A sentence in the place of a figure says why it cannot be shown."""
+    """A result with its figures, or a sentence on why a figure cannot be shown."""
 
-    folder: Path
     result: Result
     figures: list[Figure | str]
 
@@ -198,7 +197,7 @@ def read_result(folder: Path) -> Result:
 def read_entry(folder: Path) -> Entry:
     """Reads the result in `folder` and its figures."""
     result = read_result(folder)
-    return Entry(folder, result, [_read_figure(folder, name) for name in result.figures])
+    return Entry(result, [_read_figure(folder, name) for name in result.figures])
 
 
 def _read_figure(folder: Path, name: str) -> Figure | str:

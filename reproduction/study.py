@@ -12,7 +12,7 @@ import numpy as np
 
 from .images import Protocol, default_protocol
 from .lines import Line, Spread, in_words, published
-from .result import Table
+from .result import ResultTable
 
 DATASET = "cifar10"
 MODELS = ("NODE", "NPCDDE5", "UNPCDDE5")
@@ -59,7 +59,7 @@ def study_plan(model: str) -> list[Protocol]:
     ]
 
 
-def study_tables(lines: Sequence[Line]) -> list[Table]:
+def study_tables(lines: Sequence[Line]) -> list[ResultTable]:
     """Three questions, and a table with an answer in numbers for each. Where settings are compared,
     cells hold a number a seed; what is planned and not there is shown as missing."""
     settings: dict[tuple[str, Protocol], list[Line]] = {
@@ -101,7 +101,7 @@ class _Settings:
                 yield model, protocol, self.of(model, protocol)
 
 
-def _precision_table(settings: _Settings) -> Table:
+def _precision_table(settings: _Settings) -> ResultTable:
     rows, seeds_apart = [], [0.0]
     means: dict[str, list[float]] = {}
     for model, protocol, lines in settings.by_precision():
@@ -120,10 +120,10 @@ def _precision_table(settings: _Settings) -> Table:
         "f32 is tf32 on NVIDIA's GPUs; the first of two runs also compiles."
     )
     columns = ["model, solver, field", "best epoch", "last epoch", "training loss", "seconds"]
-    return Table(columns, rows, "Protocol study, the precision of the field", note)
+    return ResultTable(columns, rows, "Protocol study, the precision of the field", note)
 
 
-def _solver_table(settings: _Settings) -> Table:
+def _solver_table(settings: _Settings) -> ResultTable:
     rows = []
     for model, protocol, lines in settings.by_solver():
         counts = [f"{x.nfe[0]:.0f} → {x.nfe[-1]:.0f}" for x in lines if x.nfe is not None]
@@ -153,7 +153,7 @@ def _solver_table(settings: _Settings) -> Table:
         "evaluations",
         "seconds",
     ]
-    return Table(columns, rows, "Protocol study, solver and steps", note)
+    return ResultTable(columns, rows, "Protocol study, solver and steps", note)
 
 
 def _step_answers(settings: _Settings) -> Iterator[str]:
@@ -225,7 +225,7 @@ def _finer(line: Line) -> float | None:
     return None if line.fine_accuracy is None else line.fine_accuracy - line.last
 
 
-def _epoch_table(settings: _Settings) -> Table:
+def _epoch_table(settings: _Settings) -> ResultTable:
     rows = []
     for model in MODELS:
         lines = settings.every_seed(model, default_protocol(model))
@@ -240,7 +240,7 @@ def _epoch_table(settings: _Settings) -> Table:
         "not say which of them its accuracies are of."
     )
     columns = ["model", "best epoch", "last epoch", "numbers of the best", "paper"]
-    return Table(columns, rows, "Protocol study, best or last epoch", note)
+    return ResultTable(columns, rows, "Protocol study, best or last epoch", note)
 
 
 def _accuracies(lines: Sequence[Line]) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from .images import DATASETS, Protocol
 from .lines import Cells, Line, Spread, published
 from .models import paper_intervals, paper_models
-from .result import Table
+from .result import ResultTable
 
 HELD_OUT = 5000
 
@@ -45,7 +45,7 @@ def belongs_to_validation(line: Line) -> bool:
     return line.run.protocol == validation_protocol(line.run.model)
 
 
-def validation_tables(lines: Sequence[Line], default: Cells) -> list[Table]:
+def validation_tables(lines: Sequence[Line], default: Cells) -> list[ResultTable]:
     """One table for each data set with lines of the study."""
     tables = []
     for dataset, title in DATASETS.items():
@@ -67,5 +67,5 @@ def validation_tables(lines: Sequence[Line], default: Cells) -> list[Table]:
             ]
             rows.append([model, *map(str, measures), str(len(group))])
         if rows:
-            tables.append(Table(COLUMNS, rows, f"Validation study, {title}", NOTE))
+            tables.append(ResultTable(COLUMNS, rows, f"Validation study, {title}", NOTE))
     return tables

@@ -28,8 +28,9 @@ from jaxtyping import Array, Float, Int32, PyTree, UInt8
 from lagrax._solve.gradients import Checkpointed, Direct
 from lagrax.nn import Affine, Classifier
 from lagrax.training import Trained, _machine, train
+from lagrax.training._checkpoints import load_checkpoint, load_metadata, save_checkpoint
+from lagrax.training._errors import DamagedError, RunError
 from lagrax.training._files import parse_json
-from lagrax.training._runs import Damaged, RunError, load_about, load_checkpoint, save_checkpoint
 
 from .data import Images
 from .models import paper_intervals, paper_model, paper_models, paper_size
@@ -432,13 +433,13 @@ def load_model(path: str | Path) -> Classifier:
     path = Path(path)
     path = path / MODEL_FILE if path.is_dir() else path
     try:
-        about = load_about(path)
+        about = load_metadata(path)
         run = parse_json(about["run"])
         protocol = Protocol(**run["protocol"])
         options = {"compute_dtype": protocol.dtype, **protocol.options}
         like = _make(run["model"], run["dataset"], key=jax.random.key(0), **options)
         model, _ = load_checkpoint(path, like)
-    except (Damaged, RunError, KeyError, TypeError, ValueError) as error:
+    except (DamagedError, RunError, KeyError, TypeError, ValueError) as error:
         why = f"it lacks {error}" if isinstance(error, KeyError) else str(error).rstrip(".")
         raise ResultError(
             f"{path} holds no trained classifier of images ({why}): name the folder of a finished "

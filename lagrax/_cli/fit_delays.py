@@ -5,7 +5,8 @@ from typing import NamedTuple
 import numpy as np
 
 from .._solve.delays import Delay, Hold, Lag, Learn, holds
-from ..identify._selection import LEAST_SAMPLES, Selection
+from ..identify import Selection
+from ..identify._periods import LEAST_SAMPLES
 from .fit_options import FitError, FitOptions
 from .table import Table
 from .units import Duration, UnitError

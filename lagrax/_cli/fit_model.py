@@ -2,20 +2,19 @@
 
 import contextlib
 import dataclasses
-import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
 from .._solve.delays import Delay, Learn
-from ..identify import Forecast, Identifier, IdentifyError
+from ..identify import Forecast, Identifier
 from ..identify._selection import Scan, Selection, select_delays
-from ..identify._windows import last_known
+from ..training._machine import load
 from .fit_delays import Lookback, make_candidates, make_delays, read_lookback, refine_chosen
 from .fit_options import FitError, FitOptions
 from .long_run import LongRun, long_run_of, precisely, why_no_map
@@ -116,8 +115,7 @@ def find(data: Path, options: FitOptions, table: Table) -> Fit:
     clock.append(time.monotonic())
     _say("Predicting, forecasting, and looking at the long run")
     predicted, first = _predict(table, model)
-    # As `Identifier.fit` holds it out.
-    held_out = int(np.floor((1 - model.validation) * last_known(model.series_[-1]))) + 1
+    held_out = model.held_out_from_[-1]
     found = Fit(
         data,
         options,
@@ -188,22 +186,25 @@ def _say(sentence: str) -> None:
 
 
 @contextlib.contextmanager
-def _named(table: Table) -> Iterator[None]:
-    """What is refused is told of columns by their names."""
-    names = {"ys": table.names, "inputs": table.input_names}
+def _as_fit_error() -> Iterator[None]:
+    """Reports an unsuitable series as an error of the command."""
     try:
         yield
-    except (IdentifyError, ValueError) as error:
-        name = lambda found: f"The column {names[found[2]][int(found[1])]!r}"
-        told = re.sub(r"Column (\d+) of (ys|inputs)", name, str(error))
-        raise (IdentifyError if isinstance(error, IdentifyError) else FitError)(told) from None
+    except ValueError as error:
+        raise FitError(str(error)) from None
+
+
+def _frame(names: Sequence[str], values: np.ndarray) -> Any:
+    """A data frame, whose column names appear in the messages of `lagrax.identify`."""
+    return load("polars").DataFrame(values, schema=list(names)) if names else None
 
 
 def _select(options: FitOptions, lookback: Lookback, table: Table) -> Selection:
     candidates = make_candidates(lookback, table)
     _say(f"Comparing {len(candidates)} candidates for the delays")
-    with _named(table):
-        return select_delays(table.ts, table.ys, candidates, _inputs(table), degree=options.degree)
+    states, inputs = _frame(table.names, table.ys), _frame(table.input_names, table.inputs)
+    with _as_fit_error():
+        return select_delays(table.ts, states, candidates, inputs, degree=options.degree)
 
 
 def _inputs(table: Table) -> np.ndarray | None:
@@ -235,16 +236,16 @@ def _train(options: FitOptions, table: Table, delays: Sequence[Delay]) -> Identi
         _say("Fitting the equation")
     if options.field == "library":
         _advise(table)
-    with _named(table):
-        return model.fit(table.ts, table.ys, _inputs(table))
+    states, inputs = _frame(table.names, table.ys), _frame(table.input_names, table.inputs)
+    with _as_fit_error():
+        return model.fit(table.ts, states, inputs)
 
 
 def _predict(table: Table, model: Identifier) -> tuple[States, int]:
     """What is predicted of each sample, NaN for the first ones, whose past is not known, and where
     predictions start."""
     predicted = np.array(model.predict(table.ts, table.ys, _inputs(table)))
-    copied = np.all(predicted == _filled(table), axis=1)
-    first = max(int(np.argmin(copied)) - 1, 0)
+    first = model.predicted_from_[-1] - 1
     predicted[: first + 1] = np.nan
     return predicted, first
 

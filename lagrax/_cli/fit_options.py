@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from .._solve.arguments import MOST_COUNT
-from ..identify._checks import MOST
+from ..identify._options import MOST
 from .units import SHORT, Duration, UnitError, parse_duration, parse_period, parse_unit
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ._figures import Figure
-from ._page import _environment, day as day, duration as duration, render_page
+from ._page import _environment, day as day, duration as duration
 
 
 class Html(str):
@@ -37,13 +37,25 @@ class Section:
     mark: Sequence[str] = ()
 
 
+# The environment of the page whose figures are being shown.
+_current: list[Any] = []
+
+
 def page(title: str, introduction: str, sections: Sequence[Section]) -> str:
-    template = Path(__file__).with_name("templates") / "elements.html"
-    return render_page(template, title=title, introduction=introduction, parts=sections)
+    environment = _environment_of_page()
+    _current.clear()
+    template = environment.get_template("elements.html")
+    return template.render(title=title, introduction=introduction, parts=sections)
+
+
+def _environment_of_page() -> Any:
+    if not _current:
+        _current.append(_environment(Path(__file__).parent))
+    return _current[0]
 
 
 def _show() -> Any:
-    return _environment(Path(__file__).parent).globals["show"]
+    return _environment_of_page().globals["show"]
 
 
 def show_table(
@@ -63,9 +75,5 @@ def show_particulars(
 
 
 def show_figure(figure: Figure, number: int) -> Html:
-    shown = Html(_show().figure(figure))
-    return Html(
-        shown.replace('id="figure-1"', f'id="figure-{number}"').replace(
-            "Figure 1.", f"Figure {number}.", 1
-        )
-    )
+    del number
+    return Html(_show().figure(figure))

@@ -46,32 +46,40 @@ def _environment(folder: Path) -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     environment.filters |= {"words": words, "duration": duration, "day": day, "all_square": _square}
     environment.tests |= {
+        "numeric": lambda value: words(value)[:1] in "0123456789+-−–",
         "detailed": lambda value: isinstance(value, Cell),
         "points": lambda mark: isinstance(mark, Points),
     }
     contents: list[tuple[str, str]] = []
+    drawings: list[dict[str, Any]] = []
     environment.globals |= {
         "contents": contents,
         "add_to_contents": lambda anchor, title: contents.append((anchor, title)) or "",
+        "add_drawing": lambda drawing: drawings.append(drawing) or len(drawings) - 1,
+        "packed_drawings": lambda: _pack(json.dumps(drawings, allow_nan=False)),
+        "packed_plotly": _pack_plotly,
         "next_figure": itertools.count(1).__next__,
         "colours": COLOURS,
         "marks_of_legend": legend,
         "panel_rows": _panel_rows,
         "particulars_of": _particulars,
-        "plotly_script": _plotly_script,
     }
     environment.globals["show"] = environment.get_template("parts.html").module
     return environment
 
 
 @functools.cache
-def _plotly_script() -> str:
-    """Plotly's script, of 4.8 MB, as 1.8 MB of text: gzip, then base 85. The page decodes it."""
-    script = load("plotly.offline").get_plotlyjs().encode()
-    packed = base64.b85encode(gzip.compress(script, 9, mtime=0))
+def _pack_plotly() -> str:
+    """Plotly's script of 4.8 MB as 1.8 MB of text. The Python package of plotly has this one bundle
+    alone, not the smaller ones for a few kinds of charts."""
+    return _pack(load("plotly.offline").get_plotlyjs())
+
+
+def _pack(text: str) -> str:
+    """Compresses `text` by gzip and writes the result in base 85. `page.js` decodes it."""
+    packed = base64.b85encode(gzip.compress(text.encode(), 9, mtime=0))
     # Without "<" nothing in the text can end the element that holds it.
     return packed.replace(b"<", b",").decode()
 
@@ -116,7 +124,7 @@ class _DrawnPanel(NamedTuple):
 def _panel_rows(figure: Figure) -> Iterator[tuple[str, list[_DrawnPanel]]]:
     """The panels of each row under the row's name. Rows without names share one grid, which wraps
     without leaving gaps."""
-    drawings = iter(plotly_panels(figure))
+    drawings = iter(plotly_panels(figure, digits=4))  # as many as a reader sees on hover
     grid = zip(figure.rows, rows(figure), strict=True) if figure.rows else [("", figure.panels)]
     for name, row in grid:
         yield (
@@ -143,6 +151,8 @@ def _describe(panel: Panel, row: str) -> str:
 
 def words(value: Any) -> str:
     """A value of a table or a setting as text for people."""
+    if isinstance(value, Cell):
+        return value.text
     if isinstance(value, str):
         return value
     if value is None or (isinstance(value, float) and math.isnan(value)):

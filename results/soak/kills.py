@@ -114,7 +114,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def left_by_training(folder: Path) -> dict[str, Any]:
-    from lagrax.training._runs import load_arrays
+    from lagrax.training._checkpoints import load_arrays
 
     found: dict[str, Any] = files(folder)
     del found["config.json"]

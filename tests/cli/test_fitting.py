@@ -169,8 +169,8 @@ def test_the_rest_of_the_page(fitted):
     model.scans_ = [Scan(np.array([0.5, 1.0, 2.0]), np.array([1.0, 0.1, 0.5]), good)]
     model.periods_ = [1.0]
     model.series_ = [t._replace(us=np.zeros((len(t.ts), 1))) for t in model.series_]
-    measured = model._learned.measured._replace(series=model.series_)
-    model._learned = model._learned._replace(measured=measured)
+    dataset = model._model.dataset._replace(series=model.series_)
+    model._model = model._model._replace(dataset=dataset)
     series = lagrax.training.Series(np.array([1, 2]), np.ones((2, 2)))
     model.losses_ = {"loss": series, "held_out": series}
     more = dataclasses.replace(

@@ -42,10 +42,6 @@ def run(script: Path, *arguments: str, folder: Path) -> subprocess.CompletedProc
     )
 
 
-def test_there_are_examples():
-    assert EXAMPLES
-
-
 # Sunspots take long even in their short form.
 RUNS = [pytest.param(p, marks=[pytest.mark.slow] * (p.stem == "sunspots")) for p in EXAMPLES]
 
@@ -64,7 +60,7 @@ def test_example_draws_its_picture(script, tmp_path):
         assert 5_000 < picture.stat().st_size < 1_000_000
 
 
-def test_population_goes_where_it_is_told_to(tmp_path):
+def test_population_takes_a_path_for_its_picture(tmp_path):
     (script,) = [p for p in EXAMPLES if p.stem == "population"]
     done = run(script, "--out", "other.png", folder=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -72,7 +68,7 @@ def test_population_goes_where_it_is_told_to(tmp_path):
     assert "evaluations" in done.stdout
 
 
-def test_population_without_matplotlib_says_what_to_install(tmp_path):
+def test_population_names_the_extra_for_drawing(tmp_path):
     (script,) = [p for p in EXAMPLES if p.stem == "population"]
     # A module that is None in sys.modules cannot be imported: as if it were not installed.
     absent = "import runpy, sys; sys.modules['matplotlib'] = None; runpy.run_path("
@@ -83,6 +79,32 @@ def test_population_without_matplotlib_says_what_to_install(tmp_path):
     assert done.returncode == 1
     assert 'pip install "lagrax[plot]"' in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+# --- oven -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def oven(load_script):
+    return load_script(next(p for p in EXAMPLES if p.stem == "oven"))
+
+
+def test_the_oven_log_is_what_the_script_simulates(oven):
+    log = np.loadtxt(oven.LOG, delimiter=",", skiprows=1)
+    # Readings are rounded to 0.1 °C, and rounding may differ between machines.
+    np.testing.assert_allclose(log, oven.simulate(), atol=0.11)
+
+
+def test_the_oven_log_shows_equation_and_period(oven):
+    log = np.loadtxt(oven.LOG, delimiter=",", skiprows=1)
+    model = oven.learn(*log.T)
+    assert model.periods_ == [pytest.approx(oven.PERIOD, abs=0.1)]
+    # The learned equation is linear, so that its derivatives are its coefficients.
+    slope = lambda y, held, u: model.equation_(0.0, y, u, history=[held])[0]
+    now, reading, setpoint = jax.grad(lambda x: slope(*x))(3 * [jnp.ones(1)])
+    assert now == pytest.approx(-oven.LOSS, rel=0.1)
+    assert reading == pytest.approx(-oven.GAIN, rel=0.02)
+    assert setpoint == pytest.approx(oven.GAIN, rel=0.02)
 
 
 # --- sunspots -------------------------------------------------------------------------------------

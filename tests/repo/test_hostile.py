@@ -46,7 +46,8 @@ from lagrax import Identifier, IdentifyError, plotting
 from lagrax._cli import answers as _answers
 from lagrax._cli.table import TableError, read_table
 from lagrax.training import _files
-from lagrax.training._runs import RunError, RunFolder
+from lagrax.training._errors import RunError
+from lagrax.training._run_folder import RunFolder
 from reproduction import DataError, ResultError, data, read_experiment
 from reproduction.data import cifar10
 

@@ -19,8 +19,10 @@ function scale(box) {
   }
 }
 
+let drawings = [];
+
 async function draw(box) {
-  const panel = JSON.parse(box.nextElementSibling.textContent);
+  const panel = drawings[box.dataset.drawing];
   await Plotly.newPlot(box, panel.data, { ...panel.layout, ...touch }, config);
   scale(box);
   box.on("plotly_afterplot", () => scale(box));
@@ -46,12 +48,10 @@ function decodeBase85(text) {
   return new Uint8Array(view.buffer, 0, view.byteLength - padding);
 }
 
-async function loadPlotly() {
-  const packed = decodeBase85(document.getElementById("plotly").textContent);
+async function unpack(name) {
+  const packed = decodeBase85(document.getElementById(name).textContent);
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
-  const script = document.createElement("script");
-  script.textContent = await new Response(stream).text();
-  document.head.append(script);
+  return new Response(stream).text();
 }
 
 async function drawAll() {
@@ -62,7 +62,10 @@ async function drawAll() {
     waiting.forEach((box) => (box.textContent = "Figures need a browser from 2023 or later."));
     return;
   }
-  await loadPlotly();
+  drawings = JSON.parse(await unpack("drawings"));
+  const script = document.createElement("script");
+  script.textContent = await unpack("plotly");
+  document.head.append(script);
   while (waiting.length) {
     await draw(waiting.shift());
     await new Promise((resume) => setTimeout(resume));

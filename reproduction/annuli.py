@@ -27,10 +27,11 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from lagrax._solve.gradients import Direct
 from lagrax.nn import MLP, NODE, NPCDDE, AbstractLayer, Classifier, Head
 from lagrax.plotting import Figure, Line, Panel, Points
+from lagrax.plotting._page import Cell
 
 from .bootstrap import lead_interval, ratio_interval
 from .experiment import Experiment, Findings, Trainer, Training
-from .result import Cell, Claim, Estimate, ResultTable
+from .result import CellValue, Claim, ResultTable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -260,7 +261,7 @@ def make_claims(curves: Curves, settings: AnnuliSettings) -> list[Claim]:
 
 
 def _make_table(curves: Curves, settings: AnnuliSettings) -> ResultTable:
-    def row(name: str, c: AnnuliCurves) -> list[Cell]:
+    def row(name: str, c: AnnuliCurves) -> list[CellValue]:
         last = np.mean(c.loss[-(len(c.loss) // settings.epochs) :], axis=0)
         epoch = _median(first_epochs(c, settings))
         return [
@@ -283,8 +284,8 @@ def _make_table(curves: Curves, settings: AnnuliSettings) -> ResultTable:
     return ResultTable(columns, rows, "Concentric annuli", note)
 
 
-def _estimate(values: Float[np.ndarray, " seeds"]) -> Estimate:
-    return Estimate(f"{np.median(values):.3f}", f"{np.min(values):.3f} to {np.max(values):.3f}")
+def _estimate(values: Float[np.ndarray, " seeds"]) -> Cell:
+    return Cell(f"{np.median(values):.3f}", f"{np.min(values):.3f} to {np.max(values):.3f}")
 
 
 # --- figures --------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from lagrax.plotting import Figure, Line, Panel
+from lagrax.plotting._page import Cell
 from lagrax.systems import Population
 from lagrax.training import Trained
 
@@ -27,7 +28,7 @@ from .population_models import (
     predict,
     split,
 )
-from .result import Claim, Estimate, ResultTable
+from .result import Claim, ResultTable
 
 COLOURS = {"NODE": "orange", "ANODE": "purple", "NDDE": "green", "NPCDDE": "blue"}
 MAP_COLOURS = ("grey", "yellow", "amber", "orange", "purple", "sky", "blue", "green")
@@ -226,15 +227,17 @@ def make_table(settings: PopulationSettings, a: float, trainings: Trainings) -> 
     )
 
 
-def _estimate(losses: Losses) -> Estimate:
+def _estimate(losses: Losses) -> Cell:
     low, high = median_interval(losses)
-    return Estimate(show_small(median(losses)), f"{show_small(low)} to {show_small(high)}")
+    return Cell(show_small(median(losses)), f"{show_small(low)} to {show_small(high)}")
 
 
 def show_small(number: float) -> str:
-    """Two digits and a power of ten, such as 4.6e-2."""
+    """Two digits and a power of ten, such as 4.6e-2; none for numbers of 1 to 1,000."""
     if not np.isfinite(number):
         return "not finite"
+    if 1 <= number < 1000:
+        return f"{number:.2g}" if number < 100 else f"{number:.0f}"
     digits, exponent = f"{number:.1e}".split("e")
     return f"{digits}e{int(exponent)}"
 
@@ -288,22 +291,27 @@ _STATES = (-0.5, 4.0)
 def make_forecast_figure(
     settings: PopulationSettings, data: Data, trainings: Trainings, shown: dict[Any, Any]
 ) -> Figure:
-    """The test of the first regime, large, with few series."""
-    recipe, a, count = settings.recipes[0], settings.growth[0], min(3, settings.shown)
+    """The test of the first regime, large, with the series of the lowest and highest start."""
+    recipe, a = settings.recipes[0], settings.growth[0]
+    tests = data[a][1][: settings.shown]
+    chosen = np.argsort(tests[:, 0])[np.array([0, -1])]
+    true = tests[chosen]
+    margin = 0.5 * float(np.ptp(true))
+    limits = float(np.min(true)) - margin, float(np.max(true)) + margin
     panels = []
     for name in settings.models:
         error = median(
             final_losses(settings, trainings[recipe, a, name], metric_of_test(settings.longest))
         )
-        true, learned = data[a][1][:count], shown[recipe, a, name][1][:count]
+        marks = _compare_series(settings, true, shown[recipe, a, name][1][chosen], name, 1.5)
         title = f"{name}: mean squared error {show_small(error)}"
-        panels.append(_compare_series(settings, true, learned, name, title, settings.train_time))
+        panels.append(Panel(marks, title, "t", "x", ylim=limits))
     return Figure(
         "forecast",
         f"Predictions over {settings.longest} seasons that the models have not seen, at a = {a:g}. "
-        f"The true population is grey, the prediction dashed. {count} of {settings.series} series, "
+        f"The true population is grey, the prediction dashed. Two of {settings.series} series, "
         f"from the seed of median training loss; errors are medians over {len(settings.seeds)} "
-        f"seeds and all series. States outside of {_STATES[0]} to {_STATES[1]:g} are cut off.",
+        f"seeds and all series. States outside of {limits[0]:.1f} to {limits[1]:.1f} are cut off.",
         panels,
         columns=2,
         share_y=True,
@@ -319,8 +327,8 @@ def make_trajectories_figure(
             rows.append(f"{_regime(a)}, {stage}")
             true = data[a][part][: settings.shown]
             for name in settings.models:
-                learned = shown[recipe, a, name][part]
-                panels.append(_compare_series(settings, true, learned, name, name, t0))
+                marks = _compare_series(settings, true, shown[recipe, a, name][part], name, 0.8, t0)
+                panels.append(Panel(marks, name, "t", "x", ylim=_STATES))
     return Figure(
         f"trajectories-{recipe}",
         f"True (grey) and predicted (dashed) series with the {recipe} recipe, {settings.shown} of "
@@ -334,14 +342,21 @@ def make_trajectories_figure(
 
 
 def _compare_series(
-    settings: PopulationSettings, true: Series, learned: Series, name: str, title: str, t0: int
-) -> Panel:
-    ts = t0 + np.arange(true.shape[1]) * settings.period
-    marks = [
-        _bundle(ts, true, label="true", colour="grey"),
-        _bundle(ts, learned, label="predicted", colour=COLOURS[name], dashed=True),
+    settings: PopulationSettings,
+    true: Series,
+    predicted: Series,
+    name: str,
+    width: float,
+    t0: int | None = None,
+) -> list[Line]:
+    """The true and the predicted series from `t0` on, the end of the training by default."""
+    start = settings.train_time if t0 is None else t0
+    ts = start + np.arange(true.shape[1]) * settings.period
+    options = {"label": "predicted", "colour": COLOURS[name], "dashed": True}
+    return [
+        _bundle(ts, true, label="true", colour="grey", width=width),
+        _bundle(ts, predicted, **options, width=width),
     ]
-    return Panel(marks, title, "t", "x", ylim=_STATES)
 
 
 def make_losses_figure(settings: PopulationSettings, recipe: str, trainings: Trainings) -> Figure:
@@ -405,12 +420,12 @@ def make_maps_figure(settings: PopulationSettings) -> Figure:
     )
 
 
-def _bundle(ts: np.ndarray, series: Series, **options: Any) -> Line:
+def _bundle(ts: np.ndarray, series: Series, width: float = 0.8, **options: Any) -> Line:
     """Many series as one line with gaps."""
     gap = np.full((len(series), 1), np.nan)
     x = np.hstack([np.broadcast_to(ts, series.shape), gap])
     y = np.hstack([np.asarray(series), gap])
-    return Line(x.ravel(), y.ravel(), width=0.8, **options)
+    return Line(x.ravel(), y.ravel(), width=width, **options)
 
 
 def _regime(a: float) -> str:

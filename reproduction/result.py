@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 
 from lagrax.plotting import Figure, from_json
+from lagrax.plotting._page import Cell, words
 from lagrax.training._files import read_json, write_json
 
 # JSON has whole numbers of any length, but those beyond 64 bits cannot be shown.
@@ -114,18 +115,13 @@ def _show(number: int | float, digits: int = 4) -> str:
     return f"−{shown}" if number < 0 else shown
 
 
-@dataclasses.dataclass(frozen=True)
-class Estimate:
-    """A cell of a table: a number as text, and its range."""
-
-    value: str
-    range: str
-
-    def __str__(self) -> str:
-        return f"{self.value} ({self.range})"
+# A number with its range, such as ("4.6e-2", "4.2e-2 to 5.0e-2"), is a `Cell`.
+CellValue = str | Number | Cell
 
 
-Cell = str | Number | Estimate
+def show_cell(value: CellValue) -> str:
+    """The value of a table in one line."""
+    return f"{value.text} ({value.detail})" if isinstance(value, Cell) else words(value)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,7 +129,7 @@ class ResultTable:
     """Rows of cells under the names of their columns. The first cell names the row."""
 
     columns: Sequence[str]
-    rows: Sequence[Annotated[Sequence[Cell], msgspec.Meta(min_length=1)]]
+    rows: Sequence[Annotated[Sequence[CellValue], msgspec.Meta(min_length=1)]]
     title: str = ""
     note: str = ""
 

@@ -28,7 +28,7 @@ from .population_models import (
     predict,
     split,
 )
-from .result import Claim, ResultTable
+from .result import Claim, ResultTable, show_number
 
 COLOURS = {"NODE": "orange", "ANODE": "purple", "NDDE": "green", "NPCDDE": "blue"}
 MAP_COLOURS = ("grey", "yellow", "amber", "orange", "purple", "sky", "blue", "green")
@@ -128,9 +128,10 @@ def summarise(settings: PopulationSettings, trainings: Trainings) -> str:
     others = [name for name in settings.models if name != "NPCDDE"]
     where = f"After {settings.iterations:,} iterations at a = {a:g}"
     if claim.verdict == "holds":
+        times = show_number(claim.value or 1.0, 2)
         return (
-            f"{where}, the NPCDDE predicts {length} seasons with an error {claim.value:.2g} times "
-            f"lower than the best of {', '.join(others[:-1])} and {others[-1]} (the {closest})."
+            f"{where}, the NPCDDE predicts {length} seasons with an error {times} times lower "
+            f"than the best of {', '.join(others[:-1])} and {others[-1]} (the {closest})."
         )
     verdict = "is not clearly" if claim.verdict == "undecided" else "is not"
     return (

@@ -89,8 +89,8 @@ class Claim:
             number, low, high = 1 / number, high and 1 / high, low and 1 / low
         bounds = ""
         if low is not None and high is not None:
-            bounds = f" ({_show(low, 2)} to {_show(high, 2)})"
-        return f"{_show(number)}{bounds} {unit}".strip()
+            bounds = f" ({show_number(low, 2)} to {show_number(high, 2)})"
+        return f"{show_number(number)}{bounds} {unit}".strip()
 
     def show_target(self) -> str:
         """The target in words, such as "10 times lower"."""
@@ -98,9 +98,9 @@ class Claim:
             return ""
         if self.unit in _OPPOSITES:
             comparative = self.unit.removeprefix("times ")
-            return comparative if self.target == 1 else f"{_show(self.target)} {self.unit}"
+            return comparative if self.target == 1 else f"{show_number(self.target)} {self.unit}"
         bound = {"higher": "at least ", "lower": "at most "}.get(self.better, "")
-        return f"{bound}{_show(self.target)} {self.unit}".strip()
+        return f"{bound}{show_number(self.target)} {self.unit}".strip()
 
 
 def _round(value: Number) -> Number:
@@ -108,7 +108,8 @@ def _round(value: Number) -> Number:
     return None if value is None or not math.isfinite(value) else float(f"{value:.4g}")
 
 
-def _show(number: int | float, digits: int = 4) -> str:
+def show_number(number: int | float, digits: int = 4) -> str:
+    """The number to so many digits, with an exponent only if it is very small or large."""
     shown = f"{abs(number):.{digits}g}"
     if "e" in shown and 1e-4 <= abs(number) < 1e6:
         shown = f"{abs(number):.0f}"

@@ -12,15 +12,16 @@ python results/collect.py --check         says whether the pages are those of th
 """
 
 import argparse
-import dataclasses
 import json
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from lagrax.plotting import Figure, draw
-from reproduction import read_experiment
+from reproduction import Claim, Result, read_experiment, read_result
 from reproduction.lines import files, parse, place, read_lines
+from reproduction.result import ResultTable, show_cell
 
 LAPTOP = Path(__file__).parent / "laptop"
 IMAGES = Path(__file__).parent / "images"
@@ -70,11 +71,10 @@ def collect(runs: Path) -> None:
         target = LAPTOP / path.parent.name
         target.mkdir(parents=True)
         shutil.copy(path, target)
-        for picture in sorted(path.parent.glob("figures/*.png")):
-            shutil.copy(picture, target)
+        for kept in sorted([*path.parent.glob("figures/*.png"), *path.parent.glob("*.jsonl")]):
+            shutil.copy(kept, target)
     found = [json.loads(p.read_text(encoding="utf-8")) for p in results]
-    keys = ("experiment", "claim", "value", "bar", "holds", "unit", "better")
-    claims = [{k: claim[k] for k in keys} for result in found for claim in result["claims"]]
+    claims = [claim for result in found for claim in result["claims"]]
     text = json.dumps(claims, indent=1, ensure_ascii=False) + "\n"
     (LAPTOP / "claims.json").write_text(text, encoding="utf-8")
     (LAPTOP / "README.md").write_text(page(LAPTOP), encoding="utf-8")
@@ -86,13 +86,15 @@ def page(folder: Path) -> str:
         "Made by `results/collect.py` from what `python -m reproduction all` wrote; do not edit.\n",
     ]
     for path in sorted(folder.glob("*/result.json")):
-        result = json.loads(path.read_text(encoding="utf-8"))
-        parts += [f"## {result['title']}\n", f"{result['about']}\n", *_facts(result)]
-        parts += _claims(result["claims"])
-        for table in result["tables"]:
+        result, place = read_result(path.parent), path.parent.name
+        pictures = [f"![{name}]({place}/{name}.png)\n" for name in result.figures]
+        parts += [f"## {result.title}\n", f"**{result.finding}**\n", *pictures[:1]]
+        parts += [f"{result.about}\n", *_facts(result), *_claims(result.claims)]
+        for table in result.tables:
             parts += _table(table)
-        for name in result["figures"]:
-            parts.append(f"![{name}]({path.parent.name}/{name}.png)\n")
+        if (path.parent / "seeds.jsonl").is_file():
+            parts.append(f"The final losses of every seed: [seeds.jsonl]({place}/seeds.jsonl).\n")
+        parts += pictures[1:]
     return "\n".join(parts)
 
 
@@ -133,16 +135,15 @@ def images_page(folder: Path) -> str:
         "Made by `results/collect.py` from the lines of the runs in this folder; do not edit. "
         "[docs/images.md](../../docs/images.md) says how they are trained and why.\n",
         f"{result.about}\n",
-        f"{len(result.runs)} runs, whose times add up to {result.seconds / 3600:.1f} hours, on "
-        f"{machine['device']}, {versions}.\n",
+        f"{len(result.trainings)} runs, whose times add up to {result.seconds / 3600:.1f} hours, "
+        f"on {machine['device']}, {versions}.\n",
     ]
     shown = [part for figure in figures for part in _picture(figure)]
     tables = [t for t in result.tables if not t.title.startswith("Protocol study")]
     parts += [*shown[:2], "## Accuracies\n"]
-    parts += [part for table in tables for part in _table(dataclasses.asdict(table))]
+    parts += [part for table in tables for part in _table(table)]
     parts += ["## Over the epochs\n", *shown[2:]]
-    claims = [dataclasses.asdict(claim) for claim in result.claims]
-    parts += ["## Claims\n", *_claims(claims)] if claims else []
+    parts += ["## Claims\n", *_claims(result.claims)] if result.claims else []
     return "\n".join(parts)
 
 
@@ -153,7 +154,7 @@ def _picture(figure: Figure) -> list[str]:
 def with_study(text: str, folder: Path) -> str:
     """A page with the tables of the protocol study between its markers."""
     tables = [t for t in read_experiment(folder)[0].tables if t.title.startswith("Protocol study")]
-    parts = [part for table in tables for part in _table(dataclasses.asdict(table))]
+    parts = [part for table in tables for part in _table(table)]
     return _between(text, "study", parts)
 
 
@@ -170,36 +171,32 @@ def _between(text: str, name: str, parts: list[str]) -> str:
 # --- Markdown -------------------------------------------------------------------------------------
 
 
-def _facts(result: dict) -> list[str]:
-    machine, versions = result["machine"], result["machine"]["versions"]
+def _facts(result: Result) -> list[str]:
+    machine, versions = result.machine, result.machine["versions"]
     return [
-        f"{len(result['runs'])} trainings, {result['seconds']:.0f} s summed up, on "
+        f"{len(result.trainings)} trainings, {result.seconds:.0f} s in all, on "
         f"{machine['cores']} cores ({machine['device']}), lagrax {versions['lagrax']} at "
-        f"{machine['commit']}, jax {versions['jax']}, {result['date'][:10]}.\n"
+        f"{machine['commit']}, jax {versions['jax']}, {result.date[:10]}.\n"
     ]
 
 
-def _claims(claims: list[dict]) -> list[str]:
+def _claims(claims: Sequence[Claim]) -> list[str]:
     rows = [
         [
-            claim["claim"],
-            "never" if claim["value"] is None else f"{_number(claim['value'])} {claim['unit']}",
-            f"{'≥' if claim['better'] == 'higher' else '≤'} {claim['bar']:g}",
-            "holds" if claim["holds"] else "**does not hold**",
+            claim.claim,
+            claim.show_value(),
+            claim.show_target(),
+            claim.verdict if claim.holds else f"**{claim.verdict}**",
         ]
         for claim in claims
     ]
-    return _markdown(["claim", "measured", "bar", "verdict"], rows)
+    return _markdown(["claim", "measured", "target", "verdict"], rows)
 
 
-def _number(value: float) -> str:
-    return f"−{-value:g}" if value < 0 else f"{value:g}"
-
-
-def _table(table: dict) -> list[str]:
-    rows = [[str(cell) for cell in row] for row in table["rows"]]
-    note = [f"{table['note']}\n"] if table["note"] else []
-    return [f"{table['title']}:\n", *_markdown(table["columns"], rows), *note]
+def _table(table: ResultTable) -> list[str]:
+    rows = [[show_cell(cell) for cell in row] for row in table.rows]
+    note = [f"{table.note}\n"] if table.note else []
+    return [f"{table.title}:\n", *_markdown(table.columns, rows), *note]
 
 
 def _markdown(columns: list[str], rows: list[list[str]]) -> list[str]:

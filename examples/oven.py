@@ -11,6 +11,7 @@ and readings rounded to 0.1 °C.
 """
 
 import argparse
+import csv
 from pathlib import Path
 
 import diffrax
@@ -24,7 +25,7 @@ LOG = Path(__file__).with_name("oven.csv")
 PERIOD = 60.0  # of the controller, in seconds
 GAIN, LOSS, ROOM = 0.02, 0.004, 20.0  # heating and cooling per second and °C; °C
 SETPOINTS = (60, 90, 70, 110, 80, 100, 75, 95, 65, 85)  # each for six minutes
-SAMPLING, HOUR, NOISE = 10, 3600, 0.2
+START, SAMPLING, HOUR, NOISE = np.datetime64("2025-03-03T08:00:00"), 10, 3600, 0.2
 
 
 def setpoint(t):
@@ -37,7 +38,7 @@ def oven(t, temperature, args, *, history):
 
 
 def simulate() -> np.ndarray:
-    """Returns the rows of the log: seconds, temperature, setpoint."""
+    """Returns seconds, temperatures and setpoints."""
     ts = np.arange(0, HOUR, SAMPLING)
     with jax.enable_x64(True):
         sol = lagrax.solve(
@@ -50,12 +51,24 @@ def simulate() -> np.ndarray:
         )
         us = setpoint(ts)
     noise = NOISE * np.random.default_rng(0).standard_normal(len(ts))
-    return np.stack([ts, np.round(np.asarray(sol.ys) + noise, 1), us], axis=1)
+    return np.stack([ts, np.round(np.asarray(sol.ys) + noise, 1), us])
 
 
 def write_log(path: Path) -> None:
-    rows = [f"{t:.0f},{y:.1f},{u:.0f}" for t, y, u in simulate()]
-    path.write_text("\n".join(["seconds,temperature,setpoint", *rows, ""]), encoding="utf-8")
+    lines = ["time,temperature,setpoint"]
+    for second, temperature, target in simulate().T:
+        time = str(START + np.timedelta64(int(second), "s")).replace("T", " ")
+        lines.append(f"{time},{temperature:.1f},{target:.0f}")
+    path.write_text("\n".join([*lines, ""]), encoding="utf-8")
+
+
+def read_log(path: Path) -> np.ndarray:
+    """Returns seconds since the first row, temperatures and setpoints."""
+    with path.open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    times = np.array([row["time"] for row in rows], "datetime64[s]")
+    numbers = [[float(row[name]) for row in rows] for name in ("temperature", "setpoint")]
+    return np.stack([(times - times[0]).astype(float), *numbers])
 
 
 def learn(ts: np.ndarray, ys: np.ndarray, us: np.ndarray) -> lagrax.Identifier:
@@ -65,10 +78,10 @@ def learn(ts: np.ndarray, ys: np.ndarray, us: np.ndarray) -> lagrax.Identifier:
     return model.fit(ts, ys, inputs=us)
 
 
-def draw(path: Path, model: lagrax.Identifier, rows: np.ndarray, known: int) -> None:
+def draw(path: Path, model: lagrax.Identifier, log: np.ndarray, known: int) -> None:
     from matplotlib.figure import Figure
 
-    ts, ys, us = rows.T
+    ts, ys, us = log
     # One input for the end of the known series, then one for each time.
     forecast = model.forecast(ts[known:], inputs=us[known - 1 :])
     figure = Figure(figsize=(8, 3.4), layout="constrained")
@@ -94,12 +107,12 @@ def main() -> None:
         write_log(options.log)
         print(f"Log: {options.log}")
         return
-    rows = np.loadtxt(LOG, delimiter=",", skiprows=1)
-    known = 3 * len(rows) // 4
-    model = learn(*rows[:known].T)
+    log = read_log(LOG)
+    known = 3 * log.shape[1] // 4
+    model = learn(*log[:, :known])
     print(f"Period of the controller: {model.periods_[0]:.1f} s")
     print(*model.equations(["temperature"], ["setpoint"]), sep="\n")
-    draw(options.out, model, rows, known)
+    draw(options.out, model, log, known)
     print(f"Picture: {options.out}")
 
 

@@ -18,12 +18,10 @@ from lagrax.training._launchers import WorkerDied
 from . import EXPERIMENTS
 from .data import DataError
 from .experiment import Experiment, conduct
-from .images import DATASETS, PRECISIONS, SOLVERS
-from .lines import files as line_files
-from .models import paper_models, paper_size
+from .images import PRECISIONS, SOLVERS, STUDIES, list_record_files, plan, sweep
+from .models import DATASETS, paper_models, paper_size
 from .report import read_experiment, write_report
 from .result import Claim, Entry, Result, ResultError
-from .sweeps import STUDIES, plan, sweep
 
 app = typer.Typer(
     cls=in_order(*EXPERIMENTS, "all", "images", "models", "report"),
@@ -161,7 +159,7 @@ def images(
     where |= {"resume": resume, "tensorboard": tensorboard, "progress": True}
     with _explain_how_to_resume(resume):
         swept = sweep(runs, out / ("images-quick" if quick else "images"), **where)
-        if not line_files(swept.folder):  # and so nothing to report
+        if not list_record_files(swept.folder):  # and so nothing to report
             raise typer.Exit(1 if swept.failed else 0)
         entries = {swept.folder: read_experiment(swept.folder)}
         report = _report_on(out, entries)

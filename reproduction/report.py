@@ -17,8 +17,7 @@ from lagrax.plotting._page import day, duration, render_page
 from lagrax.training._files import write_atomically
 from lagrax.training._machine import load
 
-from .accuracy import image_result
-from .lines import files as line_files
+from .images import image_result, list_record_files
 from .models import paper_models, paper_size
 from .result import Claim, Entry, Result, ResultError, ResultTable, read_entry
 
@@ -66,12 +65,12 @@ def _find_experiments(folders: Sequence[Path]) -> list[Path]:
 
 
 def _is_experiment(folder: Path) -> bool:
-    return (folder / "result.json").is_file() or bool(line_files(folder))
+    return (folder / "result.json").is_file() or bool(list_record_files(folder))
 
 
 def read_experiment(folder: Path) -> Entry:
     """Reads `result.json` with its figures. A folder without one is read by its lines of runs."""
-    if not (folder / "result.json").is_file() and line_files(folder):
+    if not (folder / "result.json").is_file() and list_record_files(folder):
         result, figures = image_result(folder)
         return Entry(result, [*figures])
     return read_entry(folder)

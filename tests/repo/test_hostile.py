@@ -629,7 +629,7 @@ DEEP = b"[" * 10**5
 JSONS = {
     "a configuration": (run(**{"config.json": DEEP}), opened, RunError, "config.json"),
     "a result": ({"result.json": DEEP}, read_experiment, ResultError, "result.json"),
-    "a line": ({"a.jsonl": DEEP}, read_experiment, ResultError, "a.jsonl"),
+    "a line": ({"a.jsonl": b'{"a": ' + DEEP}, read_experiment, ResultError, "a.jsonl"),
 }
 
 

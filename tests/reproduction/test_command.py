@@ -155,9 +155,9 @@ def test_other_settings_are_refused(runs, reproduction_command):
 
 
 def test_an_interrupted_run_says_how_to_resume(tmp_path):
-    command = [*COMMAND, "multiples", "--out", str(tmp_path)]
+    command = [*COMMAND, "population", "--quick", "--out", str(tmp_path)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    while not list(tmp_path.glob("*/*/config.json")) and process.poll() is None:
+    while not list(tmp_path.glob("*/*/*/metrics.jsonl")) and process.poll() is None:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate()

@@ -8,11 +8,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from reproduction import images, lines, models as paper_models, plan
-from reproduction.accuracy import image_result
+from reproduction import models as paper_models, plan
 from reproduction.data import Images
-from reproduction.images import Protocol, Run, default_protocol, on_device, train_run
-from reproduction.validation import HELD_OUT, validation_protocol
+from reproduction.images import (
+    ImageRun,
+    Protocol,
+    default_protocol,
+    image_result,
+    load_model,
+    training,
+)
+from reproduction.images.records import encode_record, parse_record
+from reproduction.images.training import move_to_device, train_run
+from reproduction.images.validation_study import HELD_OUT, validation_protocol
 
 BRIEF = Protocol(
     *("midpoint", 1, None, "f32"),
@@ -28,10 +36,10 @@ BRIEF = Protocol(
 def _four_filters():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(paper_models, "_FILTERS", dict.fromkeys(paper_models._FILTERS, (4, 4)))
-        images._task.cache_clear()
+        training._make_functions.cache_clear()
         paper_models.paper_size.cache_clear()
         yield
-    images._task.cache_clear()
+    training._make_functions.cache_clear()
     paper_models.paper_size.cache_clear()
 
 
@@ -49,36 +57,38 @@ def accuracy(model, pictures, labels):
 
 def test_held_out_images_are_not_trained_on():
     whole = some_images()
-    data = on_device("mnist", whole, validation=20)
+    data = move_to_device("mnist", whole, validation=20)
     np.testing.assert_array_equal(data.train[0], whole.train_images[:50])
     kept = np.asarray(data.validation.images).reshape(-1, 28, 28, 1)[:20]
     np.testing.assert_array_equal(kept, whole.train_images[50:])
-    some = on_device("mnist", whole, train_images=40, validation=10)
+    some = move_to_device("mnist", whole, train_images=40, validation=10)
     np.testing.assert_array_equal(some.train[1], whole.train_labels[:30])
     np.testing.assert_array_equal(some.validation.labels.ravel(), whole.train_labels[30:40])
     with pytest.raises(ValueError, match="validation=70 holds out all 70"):
-        on_device("mnist", whole, validation=70)
+        move_to_device("mnist", whole, validation=70)
 
 
 def test_the_kept_model_is_that_of_the_chosen_epoch(tmp_path):
     whole = some_images()
     protocol = dataclasses.replace(BRIEF, checked=True)
-    data = on_device("mnist", whole, *protocol.used)
-    content = train_run(Run("mnist", "NODE", 0, protocol), data, tmp_path, progress=False)
-    line = lines.parse(json.dumps(content))
+    data = move_to_device("mnist", whole, *protocol.image_counts)
+    content = train_run(ImageRun("mnist", "NODE", 0, protocol), data, tmp_path, progress=False)
+    line = parse_record(encode_record(content))
     assert line.run.protocol.validation == 20
-    assert content["protocol"]["training_images"] == 50
+    assert content.training.training_images == 50
     epoch = int(np.argmax(line.validation_accuracy))
     assert epoch < 4, "the last epoch would show nothing"
     assert len(set(line.validation_accuracy)) > 1
-    model = images.load_model(tmp_path)
+    model = load_model(tmp_path)
     held_out = whole.train_images[50:], whole.train_labels[50:]
     assert accuracy(model, *held_out) == pytest.approx(line.validation_accuracy[epoch], abs=1e-3)
     tested = accuracy(model, whole.test_images, whole.test_labels)
     assert line.chosen == pytest.approx(tested, abs=1e-3)
     assert line.chosen == line.test_accuracy[epoch]
-    fine = paper_models.paper_model("NODE", "mnist", key=jax.random.key(0), **images._fine("NODE"))
-    fine = images._with_parameters_of(model, fine)
+    fine = paper_models.paper_model(
+        "NODE", "mnist", key=jax.random.key(0), **training.make_fine_options("NODE")
+    )
+    fine = training.copy_parameters(model, fine)
     expected = accuracy(fine, whole.test_images, whole.test_labels)
     assert line.fine_accuracy == pytest.approx(expected, abs=1e-3)
 

@@ -35,7 +35,7 @@ from lagrax.training._checkpoints import load_arrays, save_checkpoint
 from lagrax.training._errors import DamagedError
 from lagrax.training._files import WriteError, write_atomically
 from lagrax.training._run_folder import RunFolder
-from reproduction import sweeps
+from reproduction.images import sweeps
 
 SOAK = Path(__file__).parents[2] / "results" / "soak"
 FULL = "cannot be written: the disk is full. Make room, and run the same again."
@@ -693,7 +693,7 @@ def test_where_a_file_is(tmp_path, name):
     with pytest.raises(WriteError) as error:
         run_in(tmp_path / name)
     assert str(error.value) == sentence
-    with pytest.raises(WriteError) as error, sweeps._claimed(tmp_path / name / "run"):
+    with pytest.raises(WriteError) as error, sweeps._claim(tmp_path / name / "run"):
         pass
     assert "a file is where a folder should be" in str(error.value)
     assert (tmp_path / "file").read_text() == "mine"

@@ -5,16 +5,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lagrax.plotting import COLOURS, Figure, Line as Curve, Panel, Points
+from lagrax.plotting import COLOURS, Figure, Line, Panel, Points
 
-from .images import AUGMENTED, CHANNELS, DATASETS, TABLE_1, Run
-from .lines import Cells, Line, Spread, grouped, in_words, listed, published, same_seeds
+from ..data.errors import join_names
+from ..models import AUGMENTED, CHANNELS, DATASETS, TABLE_1
+from .protocol import ImageRun
+from .records import RunRecord
+from .statistics import Cells, Spread, find_same_seeds, group_by_seed, paper_accuracy
 
 # The models whose curves the paper shows.
 CURVES = ("NODE", "NDDE", "UNPCDDE5")
 
 
-def image_figures(default: Cells, other: Sequence[Line]) -> list[Figure]:
+def image_figures(default: Cells, other: Sequence[RunRecord]) -> list[Figure]:
     """Of the runs of the paper's tables, and of those in `other` settings."""
     figures = [*_against_the_paper(default), *_curves(default), *_evaluations(default)]
     return figures + _other_curves(other, default)
@@ -38,14 +41,14 @@ _COLOURS = {
 }
 
 
-def _curve(lines: Sequence[Line], metric: str, label: str, colour: str) -> Curve:
+def _curve(lines: Sequence[RunRecord], metric: str, label: str, colour: str) -> Line:
     """The mean over the seeds, within a standard deviation of it."""
     values = np.stack([getattr(line, metric) for line in lines])
     epochs, mean = np.arange(1, values.shape[1] + 1), values.mean(axis=0)
     if len(lines) == 1:
-        return Curve(epochs, mean, label, colour)
+        return Line(epochs, mean, label, colour)
     std = values.std(axis=0, ddof=1)
-    return Curve(epochs, mean, label, colour, low=mean - std, high=mean + std)
+    return Line(epochs, mean, label, colour, low=mean - std, high=mean + std)
 
 
 # Of the models of a family, whatever their number of intervals.
@@ -70,17 +73,17 @@ def _against_the_paper(cells: Cells) -> list[Figure]:
 
 def _marks_against_the_paper(
     dataset: str, models: Sequence[str], cells: Cells
-) -> list[Curve | Points]:
+) -> list[Line | Points]:
     ours = {model: Spread.of([line.best for line in cells[dataset, model]]) for model in models}
-    paper = {model: published(dataset, model) for model in models}
+    paper = {model: paper_accuracy(dataset, model) for model in models}
     family = {model: model.rpartition("+")[2].rstrip("235") for model in models}
     ends = [x.mean for found in (ours, paper) for x in found.values()]
     ends = [min(ends), max(ends)]
-    marks: list[Curve | Points] = [Curve(ends, ends, colour="grey", dashed=True, width=1.0)]
+    marks: list[Line | Points] = [Line(ends, ends, colour="grey", dashed=True, width=1.0)]
     for model in models:
         (x, dx), (y, dy) = ((s.mean, s.std) for s in (paper[model], ours[model]))
         for across, up in (([x - dx, x + dx], [y, y]), ([x, x], [y - dy, y + dy])):
-            marks.append(Curve(across, up, colour=_FAMILIES[family[model]], width=0.8))
+            marks.append(Line(across, up, colour=_FAMILIES[family[model]], width=0.8))
     for (name, colour), (table, size) in itertools.product(
         _FAMILIES.items(), ((TABLE_1, 8), (AUGMENTED, 4))
     ):
@@ -91,13 +94,13 @@ def _marks_against_the_paper(
     return marks
 
 
-def _panel(metric: str, groups: dict[str, list[Line]], colours: dict[str, str]) -> Panel:
+def _panel(metric: str, groups: dict[str, list[RunRecord]], colours: dict[str, str]) -> Panel:
     curves = [_curve(x, metric, name, colours[name]) for name, x in groups.items()]
     ylim = _late_range(curves) if metric == "test_accuracy" else None
     return Panel(curves, _METRICS[metric], "epoch", ylim=ylim)
 
 
-def _late_range(curves: Sequence[Curve]) -> tuple[float, float] | None:
+def _late_range(curves: Sequence[Line]) -> tuple[float, float] | None:
     """That of the epochs from the tenth on, if there are so many: the first rise would hide all
     differences."""
     bounds = [np.asarray(x) for c in curves for x in (c.y, c.low, c.high) if x is not None]
@@ -116,9 +119,9 @@ def _curves(cells: Cells) -> list[Figure]:
     shown = [model for model in CURVES if any(model in models for models in rows.values())]
     panels = [_panel(metric, models, _COLOURS) for models in rows.values() for metric in _METRICS]
     caption = (
-        f"Training loss, test loss and test accuracy of {listed(shown)}: the mean over the seeds "
-        "and, shaded, a standard deviation on either side. The first rise of the accuracies lies "
-        "below their panels."
+        f"Training loss, test loss and test accuracy of {join_names(shown)}: the mean over the "
+        "seeds and, shaded, a standard deviation on either side. The first rise of the accuracies "
+        "lies below their panels."
     )
     return [Figure("curves", caption, panels, 3, list(rows))] if rows else []
 
@@ -140,7 +143,7 @@ def _evaluations(cells: Cells) -> list[Figure]:
 
 def _evaluation_panels(cells: Cells, models: Sequence[str]) -> list[Panel]:
     """One for each data set and number of channels, all to one scale."""
-    panels: dict[str, list[Curve]] = {}
+    panels: dict[str, list[Line]] = {}
     in_order = sorted(
         itertools.product(models, DATASETS),
         key=lambda pair: (pair[0].rpartition("+")[0], [*DATASETS].index(pair[1])),
@@ -150,7 +153,7 @@ def _evaluation_panels(cells: Cells, models: Sequence[str]) -> list[Panel]:
         if counts:
             channels, _, family = model.rpartition("+")
             mean = np.mean(counts, axis=0)
-            curve = Curve(
+            curve = Line(
                 np.arange(1, len(mean) + 1),
                 mean,
                 family,
@@ -168,12 +171,12 @@ def _evaluation_panels(cells: Cells, models: Sequence[str]) -> list[Panel]:
     ]
 
 
-def _other_curves(lines: Sequence[Line], cells: Cells) -> list[Figure]:
+def _other_curves(lines: Sequence[RunRecord], cells: Cells) -> list[Figure]:
     """A row for each model that has the same seeds in the default setting to stand beside, and one
     for each data set where they are missing."""
-    rows: dict[str, dict[str, list[Line]]] = {}
-    for run, group in grouped(lines).items():
-        title, usual = DATASETS[run.dataset], same_seeds(group, cells)
+    rows: dict[str, dict[str, list[RunRecord]]] = {}
+    for run, group in group_by_seed(lines).items():
+        title, usual = DATASETS[run.dataset], find_same_seeds(group, cells)
         if usual:
             title = f"{title}, {run.model}"
             rows.setdefault(title, {_DEFAULT: usual})
@@ -193,8 +196,8 @@ def _other_curves(lines: Sequence[Line], cells: Cells) -> list[Figure]:
 _DEFAULT = "default setting with the same seeds"
 
 
-def _label(run: Run, has_row: bool) -> str:
+def _label(run: ImageRun, has_row: bool) -> str:
     """What tells it apart."""
     protocol = run.protocol
-    words = f"{in_words(protocol)}, {protocol.precision}, {protocol.epochs} epochs"
+    words = f"{protocol.describe_solver()}, {protocol.precision}, {protocol.epochs} epochs"
     return words if has_row else f"{run.model}, {words}"

@@ -7,10 +7,11 @@ the epoch, and all models take midpoint steps, with as many evaluations of the f
 
 from collections.abc import Sequence
 
-from .images import DATASETS, Protocol
-from .lines import Cells, Line, Spread, published
-from .models import paper_intervals, paper_models
-from .result import ResultTable
+from ..models import DATASETS, paper_intervals, paper_models
+from ..result import ResultTable
+from .protocol import Protocol
+from .records import RunRecord
+from .statistics import Cells, Spread, paper_accuracy
 
 HELD_OUT = 5000
 
@@ -41,11 +42,11 @@ def validation_protocol(model: str) -> Protocol:
     return Protocol("midpoint", STEPS[paper_intervals(model)], validation=HELD_OUT)
 
 
-def belongs_to_validation(line: Line) -> bool:
+def belongs_to_validation(line: RunRecord) -> bool:
     return line.run.protocol == validation_protocol(line.run.model)
 
 
-def validation_tables(lines: Sequence[Line], default: Cells) -> list[ResultTable]:
+def validation_tables(lines: Sequence[RunRecord], default: Cells) -> list[ResultTable]:
     """One table for each data set with lines of the study."""
     tables = []
     for dataset, title in DATASETS.items():
@@ -63,7 +64,7 @@ def validation_tables(lines: Sequence[Line], default: Cells) -> list[ResultTable
                 Spread.of([x.best for x in group]),
                 Spread.of([x.last for x in group]),
                 Spread.of([x.best for x in default.get((dataset, model), [])]),
-                published(dataset, model),
+                paper_accuracy(dataset, model),
             ]
             rows.append([model, *map(str, measures), str(len(group))])
         if rows:

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from .images import Protocol, default_protocol
-from .lines import Line, Spread, in_words, published
-from .result import ResultTable
+from ..result import ResultTable
+from .protocol import Protocol, default_protocol
+from .records import RunRecord
+from .statistics import Spread, paper_accuracy
 
 DATASET = "cifar10"
 MODELS = ("NODE", "NPCDDE5", "UNPCDDE5")
@@ -23,7 +24,7 @@ PRECISIONS = ("f16", "bf16", "f32")
 EQUAL_COST = (Protocol("bosh3", 4), Protocol("midpoint", 6), Protocol("tsit5", 2))
 
 
-def belongs_to_study(line: Line) -> bool:
+def belongs_to_study(line: RunRecord) -> bool:
     run, protocol = line.run, line.run.protocol
     if run.dataset != DATASET or run.model not in MODELS:
         return False
@@ -33,13 +34,13 @@ def belongs_to_study(line: Line) -> bool:
     return dataclasses.replace(default_protocol(run.model), **free) == protocol
 
 
-def studied(model: str) -> Protocol:
+def studied_protocol(model: str) -> Protocol:
     """The setting whose precision and number of steps were varied."""
     return EQUAL_COST[-1] if model == "NODE" else default_protocol(model)
 
 
 def twice_the_steps(model: str) -> Protocol:
-    protocol = studied(model)
+    protocol = studied_protocol(model)
     assert protocol.steps is not None
     return dataclasses.replace(protocol, steps=2 * protocol.steps)
 
@@ -53,16 +54,16 @@ def study_plan(model: str) -> list[Protocol]:
     change = dataclasses.replace
     return [
         *(EQUAL_COST if model == "NODE" else [default_protocol(model)]),
-        *(change(studied(model), precision=precision) for precision in PRECISIONS[1:]),
+        *(change(studied_protocol(model), precision=precision) for precision in PRECISIONS[1:]),
         twice_the_steps(model),
         adaptive_steps(model),
     ]
 
 
-def study_tables(lines: Sequence[Line]) -> list[ResultTable]:
+def study_tables(lines: Sequence[RunRecord]) -> list[ResultTable]:
     """Three questions, and a table with an answer in numbers for each. Where settings are compared,
     cells hold a number a seed; what is planned and not there is shown as missing."""
-    settings: dict[tuple[str, Protocol], list[Line]] = {
+    settings: dict[tuple[str, Protocol], list[RunRecord]] = {
         (model, protocol): [] for model in MODELS for protocol in study_plan(model)
     }
     # And whatever else was tried.
@@ -75,26 +76,26 @@ def study_tables(lines: Sequence[Line]) -> list[ResultTable]:
 class _Settings:
     """Models, protocols and lines, by model. What is compared are the seeds that all have."""
 
-    def __init__(self, lines: dict[tuple[str, Protocol], list[Line]]):
+    def __init__(self, lines: dict[tuple[str, Protocol], list[RunRecord]]):
         self._lines = lines
 
-    def all(self) -> list[Line]:
+    def all(self) -> list[RunRecord]:
         return [line for lines in self._lines.values() for line in lines]
 
-    def every_seed(self, model: str, protocol: Protocol) -> list[Line]:
+    def every_seed(self, model: str, protocol: Protocol) -> list[RunRecord]:
         return self._lines[model, protocol]
 
-    def of(self, model: str, protocol: Protocol) -> list[Line]:
+    def of(self, model: str, protocol: Protocol) -> list[RunRecord]:
         return [line for line in self._lines[model, protocol] if line.run.seed in SEEDS]
 
-    def by_precision(self) -> Iterator[tuple[str, Protocol, list[Line]]]:
+    def by_precision(self) -> Iterator[tuple[str, Protocol, list[RunRecord]]]:
         """Those that differ from the studied one in nothing else."""
         for model in MODELS:
             for precision in PRECISIONS:
-                protocol = dataclasses.replace(studied(model), precision=precision)
+                protocol = dataclasses.replace(studied_protocol(model), precision=precision)
                 yield model, protocol, self.of(model, protocol)
 
-    def by_solver(self) -> Iterator[tuple[str, Protocol, list[Line]]]:
+    def by_solver(self) -> Iterator[tuple[str, Protocol, list[RunRecord]]]:
         """Those with the default precision."""
         for model, protocol in self._lines:
             if protocol.precision == default_protocol(model).precision:
@@ -106,7 +107,7 @@ def _precision_table(settings: _Settings) -> ResultTable:
     means: dict[str, list[float]] = {}
     for model, protocol, lines in settings.by_precision():
         loss = _each(lines, "{:.3f}", lambda x: x.train_loss[-1])
-        steps = in_words(protocol)
+        steps = protocol.describe_solver()
         name = f"{model}, {steps}, {protocol.precision}"
         rows.append([name, *_accuracies(lines), loss, _seconds(lines)])
         if lines:
@@ -129,7 +130,7 @@ def _solver_table(settings: _Settings) -> ResultTable:
         counts = [f"{x.nfe[0]:.0f} → {x.nfe[-1]:.0f}" for x in lines if x.nfe is not None]
         rows.append(
             [
-                f"{model}, {in_words(protocol)}",
+                f"{model}, {protocol.describe_solver()}",
                 *_accuracies(lines),
                 _each(lines, "{:.1f}", lambda x: x.solver_error and 100 * x.solver_error),
                 _each(lines, "{:+.2f}", _finer),
@@ -160,7 +161,7 @@ def _step_answers(settings: _Settings) -> Iterator[str]:
     """Solvers of equal cost; twice the steps and adaptive ones, seed by seed; and fine steps
     against all."""
     yield from _equal_cost_answer(settings)
-    pairs = list(_by_seed(settings, studied, twice_the_steps))
+    pairs = list(_by_seed(settings, studied_protocol, twice_the_steps))
     errors = [(a.solver_error, b.solver_error) for a, b in pairs]
     fewer = [before / after for before, after in errors if before and after]
     if fewer:
@@ -193,7 +194,7 @@ def _equal_cost_answer(settings: _Settings) -> Iterator[str]:
         if len(errors) < len(SEEDS):
             return
         best = float(np.mean([x.best for x in lines]))
-        means.append((100 * float(np.mean(errors)), best, in_words(protocol)))
+        means.append((100 * float(np.mean(errors)), best, protocol.describe_solver()))
     means.sort()
     left = ", ".join(f"{error:.1f} % with {words}" for error, _, words in means)
     accuracies = ", ".join(f"{best:.2f}" for _, best, _ in means)
@@ -205,7 +206,7 @@ def _equal_cost_answer(settings: _Settings) -> Iterator[str]:
 
 def _by_seed(
     settings: _Settings, before: Callable[[str], Protocol], after: Callable[[str], Protocol]
-) -> Iterator[tuple[Line, Line]]:
+) -> Iterator[tuple[RunRecord, RunRecord]]:
     """The lines of two settings that share their model and their seed."""
     for model in MODELS:
         for a in settings.of(model, before(model)):
@@ -214,13 +215,13 @@ def _by_seed(
                     yield a, b
 
 
-def _gains(pairs: Sequence[tuple[Line, Line]]) -> str:
+def _gains(pairs: Sequence[tuple[RunRecord, RunRecord]]) -> str:
     """What the second setting changes in the best accuracy, from the least to the most."""
     gains = [b.best - a.best for a, b in pairs]
     return f"{_signed(min(gains))} to {_signed(max(gains))}"
 
 
-def _finer(line: Line) -> float | None:
+def _finer(line: RunRecord) -> float | None:
     """What fine steps change in the accuracy of the trained model."""
     return None if line.fine_accuracy is None else line.fine_accuracy - line.last
 
@@ -231,7 +232,7 @@ def _epoch_table(settings: _Settings) -> ResultTable:
         lines = settings.every_seed(model, default_protocol(model))
         best, last = Spread.of([x.best for x in lines]), Spread.of([x.last for x in lines])
         numbers = ", ".join(str(x.best_epoch) for x in lines) or "–"
-        rows.append([model, str(best), str(last), numbers, str(published(DATASET, model))])
+        rows.append([model, str(best), str(last), numbers, str(paper_accuracy(DATASET, model))])
     above = [line.best - line.last for line in settings.all()]
     note = (
         "Mean ± standard deviation over the seeds of the default setting. "
@@ -243,16 +244,18 @@ def _epoch_table(settings: _Settings) -> ResultTable:
     return ResultTable(columns, rows, "Protocol study, best or last epoch", note)
 
 
-def _accuracies(lines: Sequence[Line]) -> list[str]:
+def _accuracies(lines: Sequence[RunRecord]) -> list[str]:
     """Of the best and the last epoch."""
     return [_each(lines, "{:.2f}", lambda x: x.best), _each(lines, "{:.2f}", lambda x: x.last)]
 
 
-def _seconds(lines: Sequence[Line]) -> str:
+def _seconds(lines: Sequence[RunRecord]) -> str:
     return _each(lines, "{:.0f}", lambda x: x.seconds)
 
 
-def _each(lines: Sequence[Line], form: str, number: Callable[[Line], float | None]) -> str:
+def _each(
+    lines: Sequence[RunRecord], form: str, number: Callable[[RunRecord], float | None]
+) -> str:
     """A number for each seed, or what says that it is missing."""
     found = {line.run.seed: number(line) for line in lines}
     values = [found.get(seed) for seed in SEEDS]

@@ -17,12 +17,14 @@ import numpy as np
 
 from lagrax.plotting import Figure
 
-from .image_figures import image_figures
-from .images import AUGMENTED, CHANNELS, DATASETS, TABLE_1
-from .lines import Cells, Line, Spread, grouped, in_words, listed, published, read_lines, same_seeds
-from .result import Claim, Result, ResultTable, TrainingTime
-from .study import belongs_to_study, study_tables
-from .validation import belongs_to_validation, validation_tables
+from ..data.errors import join_names
+from ..models import AUGMENTED, CHANNELS, DATASETS, TABLE_1
+from ..result import Claim, Result, ResultTable, TrainingTime
+from .figures import image_figures
+from .protocol_study import belongs_to_study, study_tables
+from .records import RunRecord, read_records
+from .statistics import Cells, Spread, find_same_seeds, group_by_seed, paper_accuracy
+from .validation_study import belongs_to_validation, validation_tables
 
 # As many as the paper has.
 SEEDS = 5
@@ -48,7 +50,7 @@ BASELINES = ("NODE", "NDDE")
 
 def image_result(folder: Path) -> tuple[Result, list[Figure]]:
     """What the lines in `folder` say, with the figures."""
-    lines = read_lines(folder)
+    lines = read_records(folder)
     default, study, validated, other = _sorted(lines)
     tables = [*_measures_table(default), *_accuracy_tables(default)]
     tables += validation_tables(validated, default)
@@ -70,7 +72,9 @@ def image_result(folder: Path) -> tuple[Result, list[Figure]]:
     return result, figures
 
 
-def _sorted(lines: Sequence[Line]) -> tuple[Cells, list[Line], list[Line], list[Line]]:
+def _sorted(
+    lines: Sequence[RunRecord],
+) -> tuple[Cells, list[RunRecord], list[RunRecord], list[RunRecord]]:
     """The cells of the tables, the lines of the protocol study (which shares some of those), those
     of the validation study, and others."""
     default: Cells = {}
@@ -84,7 +88,7 @@ def _sorted(lines: Sequence[Line]) -> tuple[Cells, list[Line], list[Line], list[
     return default, study if any(not line.is_default for line in study) else [], validated, other
 
 
-def _machines(lines: Sequence[Line]) -> dict[str, object]:
+def _machines(lines: Sequence[RunRecord]) -> dict[str, object]:
     """Devices and versions, all that occur."""
     names = dict.fromkeys(name for line in lines for name in line.versions)
     versions = {
@@ -112,7 +116,7 @@ def _accuracy_tables(cells: Cells) -> list[ResultTable]:
 def _accuracy_table(title: str, dataset: str, models: Sequence[str], cells: Cells) -> ResultTable:
     rows = []
     for model in models:
-        lines, paper = cells.get((dataset, model), []), published(dataset, model)
+        lines, paper = cells.get((dataset, model), []), paper_accuracy(dataset, model)
         shown = [Spread.of(measure(lines)) for measure in _MEASURES.values()]
         difference = f"{shown[0].mean - paper.mean:+.2f}".replace("-", "−") if lines else "–"
         rows.append([model, *map(str, [*shown, paper]), difference, _seeds(lines)])
@@ -120,7 +124,7 @@ def _accuracy_table(title: str, dataset: str, models: Sequence[str], cells: Cell
     return ResultTable(columns, rows, title, _reached_note(dataset, models, cells))
 
 
-def by_the_others(lines: Sequence[Line]) -> list[float]:
+def by_the_others(lines: Sequence[RunRecord]) -> list[float]:
     """The accuracy of each seed at the epoch that is best in the mean of the others."""
     if len(lines) < 2:
         return []
@@ -134,7 +138,7 @@ def _reached_note(dataset: str, models: Sequence[str], cells: Cells) -> str:
     """How many of the models with all their seeds reach the paper's, and which do not."""
     left = {}
     for model in models:
-        lines, paper = cells.get((dataset, model), []), published(dataset, model)
+        lines, paper = cells.get((dataset, model), []), paper_accuracy(dataset, model)
         if len(lines) >= SEEDS:
             best, last = best_and_last(lines)
             kinds = (best, Spread.of(by_the_others(lines)), last)
@@ -153,14 +157,14 @@ def _reached_note(dataset: str, models: Sequence[str], cells: Cells) -> str:
 
 
 def _in_brackets(below: Sequence[str]) -> str:
-    return f" (missed: {listed(below)})" if below else ""
+    return f" (missed: {join_names(below)})" if below else ""
 
 
-def best_and_last(lines: Sequence[Line]) -> tuple[Spread, Spread]:
+def best_and_last(lines: Sequence[RunRecord]) -> tuple[Spread, Spread]:
     return Spread.of([x.best for x in lines]), Spread.of([x.last for x in lines])
 
 
-_MEASURES: dict[str, Callable[[Sequence[Line]], list[float]]] = {
+_MEASURES: dict[str, Callable[[Sequence[RunRecord]], list[float]]] = {
     "best epoch": lambda lines: [x.best for x in lines],
     "others' epoch": by_the_others,
     "last epoch": lambda lines: [x.last for x in lines],
@@ -170,7 +174,7 @@ _MEASURES: dict[str, Callable[[Sequence[Line]], list[float]]] = {
 }
 
 
-def _seeds(lines: Sequence[Line]) -> str:
+def _seeds(lines: Sequence[RunRecord]) -> str:
     if not lines:
         return "–"
     return str(len(lines)) if len(lines) >= SEEDS else f"{len(lines)} of {SEEDS}"
@@ -185,7 +189,7 @@ def image_claims(cells: Cells) -> list[Claim]:
 Reached = dict[tuple[str, str], Spread]
 
 
-def _reached(cells: Cells, measure: Callable[[Sequence[Line]], list[float]]) -> Reached:
+def _reached(cells: Cells, measure: Callable[[Sequence[RunRecord]], list[float]]) -> Reached:
     whole = {cell: measure(lines) for cell, lines in cells.items() if len(lines) >= SEEDS}
     return {cell: Spread.of(values) for cell, values in whole.items()}
 
@@ -218,7 +222,7 @@ def _beside_the_paper(reached: Reached) -> tuple[str, str]:
     """How many cells are below the paper's by more than two standard errors, and how many above."""
     leads = []
     for cell, ours in reached.items():
-        paper = published(*cell)
+        paper = paper_accuracy(*cell)
         leads.append((ours.mean - paper.mean) / _standard_error(ours, paper))
     return str(sum(x < -2 for x in leads)), str(sum(x > 2 for x in leads))
 
@@ -252,7 +256,7 @@ def _order_claims(reached: Reached) -> dict[str, list[Claim]]:
 
 
 def _best_claim(dataset: str, name: str, models: Sequence[str], means: dict[str, Spread]) -> Claim:
-    best = max(models, key=lambda model: published(dataset, model).mean)
+    best = max(models, key=lambda model: paper_accuracy(dataset, model).mean)
     lead = _lead(means, best, [model for model in models if model != best])
     return _ahead(f"{DATASETS[dataset]}: {best} is the best of {name}", lead)
 
@@ -290,7 +294,7 @@ def _cell_claims(reached: Reached) -> list[Claim]:
     claims = []
     for dataset, model in itertools.product(DATASETS, (*TABLE_1, *AUGMENTED)):
         if (dataset, model) in reached:
-            paper = published(dataset, model)
+            paper = paper_accuracy(dataset, model)
             claims.append(
                 Claim.at_least(
                     f"{DATASETS[dataset]}, {model}: the mean accuracy of the best epoch is not "
@@ -304,15 +308,15 @@ def _cell_claims(reached: Reached) -> list[Claim]:
     return claims
 
 
-def _other_table(lines: Sequence[Line], cells: Cells) -> ResultTable:
+def _other_table(lines: Sequence[RunRecord], cells: Cells) -> ResultTable:
     rows = []
-    for run, group in grouped(lines).items():
+    for run, group in group_by_seed(lines).items():
         protocol = run.protocol
         best, last = best_and_last(group)
-        settings = [in_words(protocol), protocol.precision, protocol.epochs]
+        settings = [protocol.describe_solver(), protocol.precision, protocol.epochs]
         images = f"{protocol.images:,}" if protocol.images else "all"
         name = f"{DATASETS[run.dataset]}, {run.model}"
-        usual = Spread.of([line.best for line in same_seeds(group, cells)])
+        usual = Spread.of([line.best for line in find_same_seeds(group, cells)])
         seeds = str(len(group))
         rows.append([name, *map(str, settings), images, seeds, str(best), str(usual), str(last)])
     columns = ["model", "solver", "field", "epochs", "images", "seeds", "best epoch"]

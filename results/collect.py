@@ -172,8 +172,8 @@ def make_image_page(images: ImageResults) -> str:
             "edit. [docs/images.md](../../docs/images.md) describes the training and gives the "
             "reasons for its settings.\n",
             f"{result.about}\n",
-            f"{len(result.trainings)} runs, whose times add up to {result.seconds / 3600:.1f} hours, "
-            f"on {machine['device']}, {versions}.\n",
+            f"{len(result.trainings)} runs, whose times add up to {result.seconds / 3600:.1f} "
+            f"hours, on {machine['device']}, {versions}.\n",
             *pictures[:2],
             *(["## Before you use the numbers\n", *bullets] if bullets else []),
             "## Accuracies\n",

@@ -17,15 +17,19 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 from lagrax.plotting import Figure, draw
-from reproduction import read_experiment
+from reproduction.images.accuracy import divide_records, make_image_result
+from reproduction.images.caveats import list_caveats
 from reproduction.images.records import (
+    RunRecord,
     get_table_position,
     list_record_files,
     parse_record,
     read_records,
 )
+from reproduction.result import Result
 
 LAPTOP = Path(__file__).parent / "laptop"
 IMAGES = Path(__file__).parent / "images"
@@ -50,12 +54,9 @@ def main() -> int:
 
 
 def check() -> int:
-    """How many pages are not those of their numbers."""
-    pages = {
-        LAPTOP / "README.md": page(LAPTOP),
-        IMAGES / "README.md": images_page(IMAGES),
-        STUDY: with_study(STUDY.read_text(encoding="utf-8"), IMAGES),
-    }
+    """The number of pages that do not show their numbers."""
+    pages = {LAPTOP / "README.md": page(LAPTOP)}
+    pages |= make_image_pages(ImageResults.read(IMAGES))
     wrong = 0
     for path, expected in pages.items():
         same = path.read_text(encoding="utf-8") == expected
@@ -104,66 +105,96 @@ def page(folder: Path) -> str:
 # --- images ---------------------------------------------------------------------------------------
 
 
+class ImageResults(NamedTuple):
+    """The results of the image classifiers, computed once for all pages that show them."""
+
+    result: Result
+    figures: list[Figure]
+    caveats: list[str]
+
+    @classmethod
+    def read(cls, folder: Path) -> "ImageResults":
+        records = read_records(folder)
+        groups = divide_records(records)
+        return cls(*make_image_result(records), list_caveats(groups.default, groups.study))
+
+    def get_tables(self, *, of_study: bool) -> list[str]:
+        prefix = "Protocol study"
+        tables = [t for t in self.result.tables if t.title.startswith(prefix) == of_study]
+        return [part for table in tables for part in _table(dataclasses.asdict(table))]
+
+
 def collect_images(runs: Path | None) -> None:
     if runs is not None:
-        _add_lines(runs / "images" if (runs / "images").is_dir() else runs)
-    _, figures = read_experiment(IMAGES)
-    for figure in figures:
+        _add_records(runs / "images" if (runs / "images").is_dir() else runs)
+    images = ImageResults.read(IMAGES)
+    for figure in images.figures:
         draw(figure, IMAGES / f"{figure.name}.png")
-    (IMAGES / "README.md").write_text(images_page(IMAGES), encoding="utf-8")
-    STUDY.write_text(with_study(STUDY.read_text(encoding="utf-8"), IMAGES), encoding="utf-8")
+    for path, text in make_image_pages(images).items():
+        path.write_text(text, encoding="utf-8")
 
 
-def _add_lines(folder: Path) -> None:
-    """The lines of runs that are not there yet, each to the file of its data set."""
-    known = {line.run for line in read_records(IMAGES)}
-    texts: dict[str, list[str]] = {}
+def _add_records(folder: Path) -> None:
+    """Adds the records of new runs, each to the file of its data set."""
+    known = {record.run for record in read_records(IMAGES)}
+    lines: dict[str, list[tuple[RunRecord, str]]] = {}
     for path in [*list_record_files(IMAGES), *list_record_files(folder)]:
-        for text in path.read_text(encoding="utf-8").splitlines():
-            run = parse_record(text).run
-            if path.parent == IMAGES or run not in known:
-                known.add(run)
-                texts.setdefault(run.dataset, []).append(text)
-    for dataset, lines in texts.items():
-        content = sorted(lines, key=lambda text: get_table_position(parse_record(text)))
-        (IMAGES / f"{dataset}.jsonl").write_text("\n".join(content) + "\n", encoding="utf-8")
+        for line in filter(str.strip, path.read_text(encoding="utf-8").splitlines()):
+            record = parse_record(line)
+            if path.parent == IMAGES or record.run not in known:
+                known.add(record.run)
+                lines.setdefault(record.dataset, []).append((record, line))
+    for dataset, pairs in lines.items():
+        pairs.sort(key=lambda pair: get_table_position(pair[0]))
+        content = "".join(f"{line}\n" for _, line in pairs)
+        (IMAGES / f"{dataset}.jsonl").write_text(content, encoding="utf-8")
 
 
-def images_page(folder: Path) -> str:
-    result, figures = read_experiment(folder)
+def make_image_pages(images: ImageResults) -> dict[Path, str]:
+    """The text of each page that shows image results."""
+    study = STUDY.read_text(encoding="utf-8")
+    study = _between(study, "study", images.get_tables(of_study=True))
+    study = _between(study, "caveats", _bullets(images.caveats))
+    return {IMAGES / "README.md": make_image_page(images), STUDY: study}
+
+
+def make_image_page(images: ImageResults) -> str:
+    result = images.result
     machine = result.machine
     versions = ", ".join(f"{name} {machine['versions'][name]}" for name in ("lagrax", "jax"))
-    parts = [
-        "# The paper's image classifiers, as measured\n",
-        "Made by `results/collect.py` from the lines of the runs in this folder; do not edit. "
-        "[docs/images.md](../../docs/images.md) says how they are trained and why.\n",
-        f"{result.about}\n",
-        f"{len(result.runs)} runs, whose times add up to {result.seconds / 3600:.1f} hours, on "
-        f"{machine['device']}, {versions}.\n",
-    ]
-    shown = [part for figure in figures for part in _picture(figure)]
-    tables = [t for t in result.tables if not t.title.startswith("Protocol study")]
-    parts += [*shown[:2], "## Accuracies\n"]
-    parts += [part for table in tables for part in _table(dataclasses.asdict(table))]
-    parts += ["## Over the epochs\n", *shown[2:]]
+    pictures = [part for figure in images.figures for part in _picture(figure)]
     claims = [dataclasses.asdict(claim) for claim in result.claims]
-    parts += ["## Claims\n", *_claims(claims)] if claims else []
-    return "\n".join(parts)
+    bullets = _bullets(images.caveats)
+    return "\n".join(
+        [
+            "# The paper's image classifiers, as measured\n",
+            "Made by `results/collect.py` from the records of the runs in this folder; do not "
+            "edit. [docs/images.md](../../docs/images.md) describes the training and gives the "
+            "reasons for its settings.\n",
+            f"{result.about}\n",
+            f"{len(result.runs)} runs, whose times add up to {result.seconds / 3600:.1f} hours, "
+            f"on {machine['device']}, {versions}.\n",
+            *pictures[:2],
+            *(["## Before you use the numbers\n", *bullets] if bullets else []),
+            "## Accuracies\n",
+            *images.get_tables(of_study=False),
+            "## Over the epochs\n",
+            *pictures[2:],
+            *(["## Claims\n", *_claims(claims)] if claims else []),
+        ]
+    )
+
+
+def _bullets(sentences: list[str]) -> list[str]:
+    return ["".join(f"- {sentence}\n" for sentence in sentences)] if sentences else []
 
 
 def _picture(figure: Figure) -> list[str]:
     return [f"![{figure.name}]({figure.name}.png)\n", f"{figure.caption}\n"]
 
 
-def with_study(text: str, folder: Path) -> str:
-    """A page with the tables of the protocol study between its markers."""
-    tables = [t for t in read_experiment(folder)[0].tables if t.title.startswith("Protocol study")]
-    parts = [part for table in tables for part in _table(dataclasses.asdict(table))]
-    return _between(text, "study", parts)
-
-
 def _between(text: str, name: str, parts: list[str]) -> str:
-    """A page with these parts between the markers of a name."""
+    """The page with these parts between the markers of a name."""
     markers = f"<!-- {name} -->\n", f"<!-- /{name} -->\n"
     before, _, rest = text.partition(markers[0])
     _, end, after = rest.partition(markers[1])

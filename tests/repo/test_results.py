@@ -247,7 +247,7 @@ def test_the_cells_below_the_paper_s():
         "mnist": ["UNPCDDE3", "UNPCDDE5", "A1+UNPCDDE5", "A2+NDDE"],
     }
     by_distance = sorted(((x, d, m) for d in short for m, x in short[d].items()), reverse=True)
-    assert {(d, m) for _, d, m in by_distance[:5]} == {*tries()}
+    assert {(d, m) for _, d, m in by_distance[:5]} == {*list_tries()}
     assert by_distance[5][0] < 0.14
 
 
@@ -263,21 +263,20 @@ def test_the_study_shows_what_the_page_says_of_adaptive_steps(compared):
         assert np.mean(errors[1]) < np.mean(errors[0])
 
 
-def tries():
-    """By data set and model, the lines of other settings, each with that of the same seed in the
+def list_tries():
+    """By data set and model, the records of other settings, each with that of the same seed in the
     default one."""
-    lines = kept_records()
-    default = {line.run[:3]: line for line in lines if line.is_default}
-    other = [line for line in lines if not line.is_default and not belongs_to_study(line)]
+    groups = divide_records(kept_records())
+    default = {x.run[:3]: x for records in groups.default.values() for x in records}
     found = {}
-    for line in other:
-        found.setdefault(line.run[:2], []).append((line, default[line.run[:3]]))
+    for record in groups.other:
+        found.setdefault(record.run[:2], []).append((record, default[record.run[:3]]))
     return found
 
 
 def test_twice_the_steps_are_better_and_not_always_enough():
     enough = set()
-    for (dataset, model), pairs in tries().items():
+    for (dataset, model), pairs in list_tries().items():
         assert {x.run.protocol for x, _ in pairs} == {double_steps(model)}
         assert len(pairs) == (1 if model == "A1+NPCDDE5" else 3)
         rises = [x.best - usual.best for x, usual in pairs]

@@ -143,11 +143,11 @@ def test_run_killed_at_random_moments_ends_the_same(kills, tmp_path, kind, numbe
 def test_soak_page_matches_its_numbers(kills):
     found = json.loads((SOAK / "kills.json").read_text(encoding="utf-8"))
     page = (SOAK / "README.md").read_text(encoding="utf-8")
-    assert page == kills.with_section(page, found)
+    assert page == kills.replace_section(page, found)
     assert found["kills"] >= 100
     assert found["same"] == found["runs"]
-    new = kills.with_section("# A page\n", found)
-    assert new == kills.with_section(new, found)
+    new = kills.replace_section("# A page\n", found)
+    assert new == kills.replace_section(new, found)
     assert new.startswith(f"# A page\n\n{kills.MARKERS[0]}\n\n## Kills")
 
 

@@ -148,12 +148,10 @@ def print_answer(
     if as_json:
         print_json(summary)
         return
-    for line in lines:
-        print(line)
-    folder, files = Path(summary["folder"]), summary["files"]
-    for name in files if verbose else ():
-        print(f"Wrote {folder / name}")
-    print(f"Open {folder / next((n for n in OPEN_FIRST if n in files), files[0])}")
+    files = summary["files"]
+    first = next((name for name in OPEN_FIRST if name in files), files[0])
+    names = files if verbose else [first]
+    print(*lines, *(f"Wrote {Path(summary['folder']) / name}" for name in names), sep="\n")
 
 
 # The file of an answer to open first, the best one first.

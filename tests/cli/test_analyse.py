@@ -59,7 +59,7 @@ def test_the_files_of_a_diagram(lagrax_command, tmp_path):
     code, out, err = lagrax_command(*line.split())
     assert code == 0
     assert "the fixed point 1 loses its stability at a = 2 " in out
-    assert out.endswith(f"Open {tmp_path / 'found/figures/diagram.png'}\n")
+    assert out.endswith(f"Wrote {tmp_path / 'found/figures/diagram.png'}\n")
     assert "Traceback" not in err
     header, table = read_csv(tmp_path / "found/diagram.csv")
     assert header == ["a", "exponent", "period", "x_low", "x_high"]

@@ -32,10 +32,10 @@ from reproduction.images import (
     protocol_study as study,
     training as images,
 )
-from reproduction.images.accuracy import SEEDS, by_the_others, image_claims
-from reproduction.images.figures import _late_range
+from reproduction.images.claims import image_claims
+from reproduction.images.figures import find_late_range
 from reproduction.images.records import encode_record, parse_record, read_records
-from reproduction.images.statistics import Spread, paper_accuracy
+from reproduction.images.statistics import SEEDS, Spread, get_cross_validated, paper_accuracy
 from reproduction.images.sweeps import QUICK
 from reproduction.images.training import move_to_device, train_run
 from reproduction.models import AUGMENTED, DATASETS, TABLE_1
@@ -470,17 +470,21 @@ def test_tables_of_lines(tmp_path):
     mean, std = np.mean(values), np.std(values, ddof=1)
     assert cell(result, "Table 1, CIFAR-10", "NODE") == [
         f"{mean:.2f} ± {std:.2f}",
+        "53.00",
         f"{mean:.2f} ± {std:.2f}",
         f"{mean - 1:.2f} ± {std:.2f}",
         f"{mean - 0.5:.2f} ± {std:.2f}",
+        "52.50",
         "53.92 ± 0.67",
         f"−{53.92 - mean:.2f}",
         "3 of 5",
     ]
-    missing = ["–", "–", "–", "–", "56.73 ± 0.54", "–", "–"]
+    missing = ["–"] * 6 + ["56.73 ± 0.54", "–", "–"]
     assert cell(result, "Table 1, CIFAR-10", "UNPCDDE5") == missing
     assert cell(result, "Table 1, MNIST", "NODE")[0] == "–"
     augmented = cell(result, "Augmented models, SVHN", "A2+NPCDDE5")
+    medians = augmented.pop(1), augmented.pop(4)
+    assert medians == ("83.00", "82.50")
     assert augmented == ["83.00", "–", "82.00", "82.50", "82.98 ± 0.37", "+0.02", "1 of 5"]
     (other,) = [table for table in result.tables if table.title == "Runs of other settings"]
     assert len(other.rows) == 3
@@ -541,10 +545,10 @@ def test_curves_of_other_settings_stand_beside_the_default(tmp_path):
 def test_accuracies_are_shown_from_where_they_differ():
     rising = [np.linspace(10, 80, 9), np.full(21, 80.0)]
     curves = [Curve(np.arange(30), np.concatenate([*rising[:1], rising[1] + i])) for i in (0, 4)]
-    low, high = _late_range(curves)
+    low, high = find_late_range(curves)
     assert 79 < low < 80
     assert 84 < high < 85
-    assert _late_range([Curve(np.arange(4), np.arange(4.0))]) is None
+    assert find_late_range([Curve(np.arange(4), np.arange(4.0))]) is None
 
 
 def test_a_table_says_how_many_models_reach_the_paper(tmp_path):
@@ -555,25 +559,24 @@ def test_a_table_says_how_many_models_reach_the_paper(tmp_path):
     result, _ = image_result(written(tmp_path, *content))
     notes = {table.title: table.note for table in result.tables}
     assert notes["Table 1, SVHN"] == ""
-    assert notes["Table 1, CIFAR-10"] == (
-        "By their best epoch 2 of the 3 models with 5 seeds reach the paper's mean less its "
-        "standard deviation (missed: NDDE by 0.30 points); by the others' epoch, 0.00 points lower "
-        "in the mean, it is 2, and by their last 1."
-    )
+    note = notes["Table 1, CIFAR-10"]
+    assert "2 of the 3 models with 5 seeds" in note
+    assert "missed: NDDE by 0.30 points" in note
+    assert "0.00 points lower in the mean, 2 do; at the last, 1" in note
 
 
 def test_the_epoch_of_the_other_seeds():
     """Two of three seeds are best in the second epoch, so that is the third one's; the mean of the
     third and one of these is best in the third."""
     accuracies = ([50.0, 53.0, 51.5], [50.0, 53.5, 51.25], [50.0, 51.0, 54.0])
-    found = by_the_others(
+    found = get_cross_validated(
         [
             parse_record(json.dumps(a_line(seed=i, epochs=3) | {"test_accuracy": values}))
             for i, values in enumerate(accuracies)
         ]
     )
     assert found == [51.5, 51.25, 51.0]
-    assert by_the_others([]) == []
+    assert get_cross_validated([]) == []
 
 
 def test_curves_are_means_over_seeds(tmp_path):
@@ -619,7 +622,7 @@ def test_cells_that_are_clearly_beside_the_paper_s(tmp_path, errors):
     written(tmp_path, *(a_line("svhn", "NODE", i, x) for i, x in enumerate(accuracies)))
     table = image_result(tmp_path)[0].tables[0]
     row = dict(zip(table.columns, table.rows[0], strict=True))
-    found = row["clearly below it"], row["clearly above it"]
+    found = row["clearly below"], row["clearly above"]
     assert found == (str(int(errors < -2)), str(int(errors > 2)))
 
 
@@ -787,7 +790,7 @@ def test_the_study_compares_solvers_of_equal_cost(tmp_path):
     (table,) = [t for t in result.tables if t.title.endswith("solver and steps")]
     assert (
         "an error of 3.0 % with 4 bosh3 steps, 4.5 % with 2 tsit5 steps, 6.0 % with 6 midpoint "
-        "steps (means of 2 seeds); their best accuracies are 53.50, 54.50, 55.50, in this order."
+        "steps (means of 2 seeds). Their best accuracies are 53.50, 54.50, 55.50, in this order."
     ) in table.note
 
 
@@ -798,7 +801,7 @@ def test_the_study_compares_adaptive_steps_with_the_default(tmp_path):
     result, _ = image_result(written(tmp_path, *content))
     (table,) = [t for t in result.tables if t.title.endswith("solver and steps")]
     assert (
-        "Adaptive steps take 4.0 to 4.0 times as long as the default's, and change the best "
+        "Adaptive steps take 4.0 to 4.0 times as long as the default, and change the best "
         "accuracy of a seed by −0.50 to −0.50 points."
     ) in table.note
     assert "Twice the steps" not in table.note
@@ -817,7 +820,7 @@ def test_without_other_settings_there_is_no_study(tmp_path):
 
 def test_the_study_s_plan_is_of_other_settings():
     for model in study.MODELS:
-        settings = study.study_plan(model)
+        settings = study.list_settings(model)
         assert settings[0] == default_protocol(model)
         assert study.studied_protocol(model) in settings
         assert len(set(settings)) == len(settings) == (7 if model == "NODE" else 5)

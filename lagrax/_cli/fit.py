@@ -1,4 +1,4 @@
-"""`lagrax fit`: from a CSV file to an equation, a forecast and a report."""
+"""The command `lagrax fit`, from a table to an equation, a forecast and a report."""
 
 import datetime
 import sys
@@ -16,8 +16,24 @@ from ..identify._selection import Selection
 from ..training._files import write_atomically
 from ..training._launchers import launch
 from ..training._machine import describe as machine, load
-from .answers import PAGE, FolderError, answering, check_folder, write_figures, write_summary
-from .command import Json, check_launcher, leaving_as_it_was, print_json, takes
+from .answers import (
+    PAGE,
+    FolderError,
+    answering,
+    check_folder,
+    note_new_folder,
+    write_figures,
+    write_summary,
+)
+from .command import (
+    Json,
+    Verbose,
+    check_launcher,
+    leaving_as_it_was,
+    print_answer,
+    print_json,
+    takes,
+)
 from .fit_figures import draw_figures
 from .fit_model import Fit, find
 from .fit_options import FitError as FitError, FitOptions
@@ -25,7 +41,7 @@ from .fit_report import render_fit
 from .fit_scores import QUIET
 from .fit_terms import warn_of_weak_terms
 from .long_run import LongRun
-from .table import Table, TableError, read_table, write_table
+from .table import Measurements, TableError, read_table, write_table
 
 Task = tuple[Path, Path, FitOptions]
 
@@ -44,9 +60,7 @@ def fit(
         str,
         typer.Option(help="Fit several tables here, or with ray on the workers of a cluster."),
     ] = "here",
-    verbose: Annotated[
-        bool, typer.Option("--verbose", help="List all files that were written.")
-    ] = False,
+    verbose: Verbose = False,
     as_json: Json = False,
 ) -> None:
     """Learn an equation from measurements, forecast, and report.
@@ -63,11 +77,7 @@ def fit(
         return
     with leaving_as_it_was():
         summary, lines = fit_table(data[0], out or Path(f"fit-{data[0].stem}"), options)
-    if as_json:
-        print_json(summary)
-        return
-    names = summary["files"] if verbose else [PAGE]
-    print(*lines, *(f"Wrote {Path(summary['folder']) / name}" for name in names), sep="\n")
+    print_answer(summary, lines, as_json, verbose)
 
 
 # --- one table and several ------------------------------------------------------------------------
@@ -86,8 +96,9 @@ def fit_table(data: Path, out: Path, options: FitOptions) -> tuple[dict[str, Any
         data, options.time, options.column or None, options.inputs or (), options.unit
     )
     found = find(data, options, table)
+    lines = [*format_lines(found), *note_new_folder(out)]
     summary = write_answer(found, out)
-    return summary | {"folder": str(out.resolve())}, format_lines(found)
+    return summary | {"folder": str(out.resolve())}, lines
 
 
 def list_tasks(tables: Sequence[Path], out: Path, options: FitOptions) -> list[Task]:
@@ -157,7 +168,7 @@ def write_answer(found: Fit, out: Path) -> dict[str, Any]:
         return write_summary(folder, summarise(found))
 
 
-def _write_forecast(path: Path, table: Table, forecast: Forecast) -> None:
+def _write_forecast(path: Path, table: Measurements, forecast: Forecast) -> None:
     parts = ("mean", "low", "high")
     names = [f"{name}_{part}" for name in table.names for part in parts]
     columns = [getattr(forecast, p)[:, i] for i in range(len(table.names)) for p in parts]

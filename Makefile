@@ -1,16 +1,5 @@
-# make demo      train four models on the population equation in a minute, and report
-# make reproduce the paper's laptop experiments in full, and report
-# make bench     measure speed against other libraries, in an environment of its own
-# make test      the tests; make test-all: the slow ones included; make coverage: with coverage
-# make test-bounds  the tests with the lowest and with the newest versions that pyproject.toml
-#                allows, on Python 3.11 and, where it is installed, 3.13
-# make lint      style; make types: static types
-# make docs      the documentation, in site/; make tutorials: its notebooks, run anew
-# make soak      a hundred kills, and fifty thousand random equations; results/soak has the summary
-# make package   the wheel and the sdist, in dist/, each tried in an empty environment
-# make clean     remove what these commands made, but for results and runs
-#
-# Needs Python 3.11 or later; name another interpreter with `make PYTHON=python3.12 test`.
+# `make` lists the targets. Needs Python 3.11 or later: name another interpreter with
+# `make PYTHON=python3.12 test`.
 
 PYTHON ?= python3
 JOBS ?= 2
@@ -31,31 +20,35 @@ UV := .venv-uv/bin/uv
 
 QUESTIONS := population_step ndde_step throughput work_precision gradient_cost hold_split
 
-.PHONY: demo reproduce bench test test-all coverage test-bounds lint types docs tutorials package soak clean
+.PHONY: help demo reproduce bench test test-all coverage test-bounds lint types docs tutorials package soak clean
 .PHONY: $(BOUNDS)
-.DEFAULT_GOAL := test
+.DEFAULT_GOAL := help
 
-demo: $(READY)
+# The text after ## is what `make` shows.
+help:
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(READY) ## train four models on the population equation, and report
 	@$(BIN)/python -m reproduction population --quick
 
-reproduce: $(READY)
+reproduce: $(READY) ## run the paper's laptop experiments in full, and report
 	@$(BIN)/python -m reproduction all
 
-bench: $(BENCH_READY)
+bench: $(BENCH_READY) ## measure speed against other libraries, in an environment of its own
 	@for question in $(QUESTIONS); do $(BENCH)/bin/python benchmarks/$$question.py || exit 1; done
 	@$(BENCH)/bin/python benchmarks/table.py
 
-test: $(READY)
+test: $(READY) ## run the tests
 	@$(PYTEST)
 
-test-all: $(READY)
+test-all: $(READY) ## run the tests, the slow ones included
 	@$(PYTEST) -m ""
 
 # Measuring costs half as much again, so it is a target of its own.
-coverage: $(READY)
+coverage: $(READY) ## run the tests, and measure coverage
 	@$(PYTEST) --cov
 
-test-bounds: $(BOUNDS)
+test-bounds: $(BOUNDS) ## run the tests with the lowest and the newest allowed dependencies
 
 # Each looks its versions up anew, since newer ones appear. What has no wheel is not tried.
 $(BOUNDS): %: $(UV)
@@ -71,18 +64,18 @@ $(UV):
 	@$(PYTHON) -m venv .venv-uv
 	@.venv-uv/bin/python -m pip --disable-pip-version-check -qq install uv
 
-lint: $(READY)
+lint: $(READY) ## check style
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 
-types: $(READY)
+types: $(READY) ## check static types
 	@PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
 
-docs: $(READY)
+docs: $(READY) ## build the documentation in site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "The documentation is in site/: open site/index.html, or $(BIN)/python -m mkdocs serve"
 
-tutorials: $(READY)
+tutorials: $(READY) ## run the notebooks of the documentation anew
 	@$(BIN)/jupyter nbconvert --to notebook --execute --inplace --log-level=ERROR \
 	    --ExecutePreprocessor.timeout=600 --ExecutePreprocessor.record_timing=False \
 	    --ExecutePreprocessor.coalesce_streams=True --ClearMetadataPreprocessor.enabled=True \
@@ -90,11 +83,11 @@ tutorials: $(READY)
 	    --ClearMetadataPreprocessor.preserve_nb_metadata_mask="{'kernelspec',('language_info','name')}" \
 	    docs/tutorials/*.ipynb
 
-soak: $(READY)
+soak: $(READY) ## kill a hundred runs, and try fifty thousand random equations
 	@$(BIN)/python results/soak/kills.py --kills 100
 	@$(BIN)/python results/soak/properties.py
 
-package: $(READY)
+package: $(READY) ## build the wheel and the sdist, and try each in an empty environment
 	@rm -rf dist
 	@$(BIN)/python -m build --no-isolation > /dev/null
 	@$(BIN)/python tests/repo/package.py dist
@@ -115,7 +108,7 @@ $(BENCH_READY): pyproject.toml requirements.lock benchmarks/requirements.txt
 	    --no-build-isolation -r benchmarks/requirements.txt -e '.[train,plot]'
 	@touch $@
 
-clean:
+clean: ## remove what these commands made, except results and runs
 	@rm -rf $(VENV) $(BENCH) .venv-uv .venv-lowest-* .venv-newest-*
 	@rm -rf build dist site .coverage .coverage.* htmlcov .jax_cache .pytest_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

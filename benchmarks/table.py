@@ -1,8 +1,10 @@
-"""Writes what was measured to where it is read: results/README.md (every goal of every benchmark,
-met or missed, and its rows), the table in docs/performance.md, and the headers of the scripts.
+"""Writes the measurements to the pages that show them.
 
-python benchmarks/table.py            writes all of them anew from the JSON files in results
-python benchmarks/table.py --check    says whether they are those of the JSON files
+These are results/README.md (every goal of every benchmark, met or missed, and its rows), the chart
+and the tables of docs/performance.md, and the headers of the scripts.
+
+python benchmarks/table.py            writes all of them from the JSON files in results
+python benchmarks/table.py --check    checks that all of them agree with the JSON files
 """
 
 import argparse
@@ -16,23 +18,68 @@ SCRIPTS = Path(__file__).parent
 RESULTS = SCRIPTS / "results"
 DOCS = SCRIPTS.parent / "docs" / "performance.md"
 
-# The questions that docs/performance.md answers in its table.
+CHART = SCRIPTS.parent / "docs" / "images" / "speed.png"
+
+# The bars of the chart: label, benchmark, and words that pick one of its goals.
+BARS = (
+    (
+        "population, a training step",
+        "torchode",
+        "population_step",
+        ("torchode, fastest", "a step a call"),
+    ),
+    (
+        "population, a training step",
+        "torchdiffeq",
+        "population_step",
+        ("torchdiffeq, fastest", "a step a call"),
+    ),
+    (
+        "population, a training step",
+        "diffrax",
+        "population_step",
+        ("diffrax, fastest", "a step a call"),
+    ),
+    (
+        "population, the first call, compiling",
+        "diffrax",
+        "population_step",
+        ("Tsit5 at 1e-3: first call",),
+    ),
+    ("a lagged network, a gradient", "torchdde", "ndde_step", ("network, gradient",)),
+    ("Hutchinson's equation, a gradient", "torchdde", "ndde_step", ("Hutchinson, gradient",)),
+    ("Hutchinson's equation, many solves", "jitcdde", "throughput", ("jitcdde", "adaptive steps")),
+    ("population, many solves", "SciPy", "throughput", ("scipy",)),
+    ("population, many solves", "diffrax", "throughput", ("float64, adaptive",)),
+    (
+        "NPCDDE5 on a GPU, a training step",
+        "torchdiffeq",
+        "gpu_step",
+        ("torchdiffeq dopri5, direct", "lagrax in f32"),
+    ),
+    ("NPCDDE5 on a GPU, a training step", "diffrax", "gpu_step", ("diffrax", "lagrax in f32")),
+)
+
+# The questions that docs/performance.md answers in its tables.
 SHOWN = ("population_step", "ndde_step", "throughput", "gradient_cost", "gpu_step")
 BEGIN, END = "<!-- made by benchmarks/table.py -->\n", "<!-- end -->\n"
 
-# Tables with more rows than this are left to the JSON files.
+# Longer tables are left out of the page; the JSON files have them.
 MOST_ROWS = 100
 
-# In the header of a script: the indented lines below are made here.
+# The part of a script's header that is written here.
 HEADER = re.compile(r"(?m)^Measured[^:]*:\n\n(?:    .*\n)*\n*")
+
+
+GOALS_HEAD = ("| goal | measured | target | verdict |", "| --- | --- | --- | --- |")
 
 
 def page(folder: Path) -> str:
     parts = [
-        "# What was measured\n",
-        "Made by `benchmarks/table.py` from the JSON files beside it; do not edit. Ratios are of "
-        "times in one run on one machine (gpu_field_study: several runs and cards, named in its "
-        "rows).\n",
+        "# All measurements\n",
+        "Written by `benchmarks/table.py` from the JSON files in this folder; do not edit. A ratio "
+        "compares times of one run on one machine (gpu_field_study: several runs and cards, named "
+        "in its rows).\n",
     ]
     for path in sorted(folder.glob("*.json")):
         answer = json.loads(path.read_text(encoding="utf-8"))
@@ -43,7 +90,7 @@ def page(folder: Path) -> str:
 
 def _section(path: Path, answer: dict) -> list[str]:
     versions = ", ".join(f"{name} {v}" for name, v in answer["versions"].items())
-    lines = ["| goal | measured | asked for | |", "| --- | --- | --- | --- |"]
+    lines = [*GOALS_HEAD]
     lines += [_goal(goal) for goal in answer["goals"]]
     pictures = [f"![{p.stem}]({p.name})\n" for p in sorted(path.parent.glob(f"{path.stem}*.png"))]
     return [
@@ -56,7 +103,7 @@ def _section(path: Path, answer: dict) -> list[str]:
 
 
 def _rows(rows: list[dict]) -> list[str]:
-    """All of them, folded up: one table for those that tell of the same things."""
+    """Returns the rows as folded tables, one for rows with the same columns."""
     kinds: dict[tuple, list[dict]] = {}
     for row in rows:
         kinds.setdefault(tuple(row)[:2], []).append(row)
@@ -68,7 +115,7 @@ def _rows(rows: list[dict]) -> list[str]:
         lines = [" | ".join(columns), " | ".join("---" for _ in columns)]
         lines += [" | ".join(_cell(row.get(name)) for name in columns) for row in kind]
         tables.append("\n".join(f"| {line} |" for line in lines) + "\n")
-    return ['<details markdown="1"><summary>The rows</summary>\n', *tables, "</details>\n"]
+    return ['<details markdown="1"><summary>Rows</summary>\n', *tables, "</details>\n"]
 
 
 def _cell(value: object) -> str:
@@ -93,22 +140,81 @@ def _goal(goal: dict) -> str:
 
 
 def with_table(text: str, folder: Path) -> str:
-    """`text` of docs/performance.md with its table made anew."""
+    """Returns the text of docs/performance.md with its tables made from the results."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     parts = []
     for name in SHOWN:
-        answer = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
-        lines = ["| goal | measured | asked for | |", "| --- | --- | --- | --- |"]
-        lines += [_goal(goal) for goal in answer["goals"]]
-        link = f"[`{name}.py`](../benchmarks/{name}.py)"
-        parts.append(f"**{answer['question']}** {link}, {answer['hardware']}.\n")
-        parts.append("\n".join(lines) + "\n")
+        answer = read(folder, name)
+        met = sum(goal["met"] for goal in answer["goals"])
+        summary = f"{answer['question']} {met} of {len(answer['goals'])} goals met."
+        parts.append(f'<details markdown="1"><summary>{summary}</summary>\n')
+        parts.append(f"[`{name}.py`](../benchmarks/{name}.py), {answer['hardware']}.\n")
+        parts.append("\n".join([*GOALS_HEAD, *map(_goal, answer["goals"])]) + "\n")
+        parts.append("</details>\n")
     return before + BEGIN + "\n" + "\n".join(parts) + "\n" + END + after
 
 
+def read(folder: Path, name: str) -> dict:
+    return json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+
+
+# --- the chart ------------------------------------------------------------------------------------
+
+
+def ratios(folder: Path) -> list[float]:
+    """Returns for each bar how many times as long as lagrax the other library takes."""
+    found = []
+    for *_, name, words in BARS:
+        goals = read(folder, name)["goals"]
+        (goal,) = [g for g in goals if all(word in g["name"] for word in words)]
+        # A goal that should be low is lagrax's time divided by the other library's.
+        found.append(goal["value"] if goal["better"] == "higher" else 1 / goal["value"])
+    return found
+
+
+def draw_chart(folder: Path, path: Path) -> None:
+    """Draws the ratios as bars. The file also holds them as text, for a test to compare."""
+    from matplotlib.figure import Figure
+
+    values = ratios(folder)
+    figure = Figure(figsize=(8, 4.4), layout="constrained")
+    axes = figure.subplots()
+    places = range(len(BARS), 0, -1)
+    colours = ["#0072B2" if value >= 1 else "#D55E00" for value in values]
+    axes.barh(places, [value - 1 for value in values], left=1, color=colours, height=0.7)
+    for place, value in zip(places, values, strict=True):
+        text = f"{value:.0f}" if value >= 10 else f"{value:.1f}"
+        side = (
+            {"ha": "left", "xytext": (4, 0)} if value >= 1 else {"ha": "right", "xytext": (-4, 0)}
+        )
+        axes.annotate(text, (value, place), textcoords="offset points", va="center", **side)
+    axes.set_yticks(places, [f"{other}: {case}" for case, other, *_ in BARS])
+    axes.axvline(1, color="0.3", linewidth=0.8)
+    axes.set(xscale="log", xlim=(0.4, 120), xlabel="time of the other library divided by lagrax's")
+    axes.set_xticks(
+        [0.5, 1, 2, 5, 10, 20, 50, 100], ["0.5", "1", "2", "5", "10", "20", "50", "100"]
+    )
+    axes.tick_params(axis="x", which="minor", bottom=False)
+    axes.tick_params(axis="y", length=0)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    figure.savefig(path, dpi=150, metadata={"Description": json.dumps(values), "Software": None})
+
+
+def chart_is_current(folder: Path, path: Path) -> bool:
+    from PIL import Image
+
+    if not path.exists():
+        return False
+    with Image.open(path) as image:
+        return image.text.get("Description") == json.dumps(ratios(folder))
+
+
+# --- headers of the scripts, and all of it --------------------------------------------------------
+
+
 def with_goals(source: str, answer: dict) -> str:
-    """The `source` of a script, with what was measured in its header."""
+    """Returns the source of a script with the measurements in its header."""
     versions = ", ".join(f"{name} {v}" for name, v in answer["versions"].items() if v != "absent")
     lines = [f"Measured on {answer['hardware']}, {versions}:", ""]
     for goal in answer["goals"]:
@@ -121,7 +227,7 @@ def with_goals(source: str, answer: dict) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="change nothing")
+    parser.add_argument("--check", action="store_true", help="compare and write nothing")
     options = parser.parse_args()
     wanted = {
         RESULTS / "README.md": page(RESULTS),
@@ -129,16 +235,21 @@ def main() -> int:
     }
     for path in sorted(RESULTS.glob("*.json")):
         script = SCRIPTS / f"{path.stem}.py"
-        answer = json.loads(path.read_text(encoding="utf-8"))
+        answer = read(RESULTS, path.stem)
         wanted[script] = with_goals(script.read_text(encoding="utf-8"), answer)
     old = [
         path
         for path, text in wanted.items()
         if not path.exists() or path.read_text(encoding="utf-8") != text
     ]
+    draw = not chart_is_current(RESULTS, CHART)
     if options.check:
-        print("\n".join(f"{path} is out of date" for path in old) or "all are up to date")
-        return bool(old)
+        late = [*old, *([CHART] if draw else [])]
+        print("\n".join(f"{path} is out of date" for path in late) or "all are up to date")
+        return bool(late)
+    if draw:
+        draw_chart(RESULTS, CHART)
+        print(f"wrote {CHART}")
     for path in old:
         path.write_text(wanted[path], encoding="utf-8")
         print(f"wrote {path}")

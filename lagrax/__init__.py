@@ -26,7 +26,7 @@ from .identify import (
     select_delays as select_delays,
 )
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # The names of two modules in version 0.1 stay importable.
 figures = plotting

@@ -4,12 +4,11 @@ Q. Zhu, Y. Shen, D. Li, W. Lin: Neural Piecewise-Constant Delay Differential Equ
 """
 
 from . import annuli, multiples, population
-from .data_error import DataError as DataError
+from .data import DataError as DataError
 from .experiment import Experiment, conduct as conduct
-from .images import load_model as load_model
+from .images import load_model as load_model, plan as plan, sweep as sweep
 from .report import read_experiment as read_experiment, write_report as write_report
 from .result import Result as Result, ResultError as ResultError, read_result as read_result
-from .sweeps import plan as plan, sweep as sweep
 
 # Those that a laptop can do. The images (`plan`, `sweep`) are the rest.
 EXPERIMENTS: dict[str, Experiment] = {

@@ -16,14 +16,12 @@ from lagrax.training import RunError, TrainingError, _machine
 from lagrax.training._launchers import WorkerDied
 
 from . import EXPERIMENTS
-from .data_error import DataError
+from .data import DataError
 from .experiment import Experiment, conduct
-from .images import DATASETS, PRECISIONS, SOLVERS
-from .lines import files as line_files
-from .models import paper_models, paper_size
+from .images import PRECISIONS, SOLVERS, STUDIES, list_record_files, plan, sweep
+from .models import DATASETS, paper_models, paper_size
 from .report import read_experiment, write_report
 from .result import Result, ResultError
-from .sweeps import plan, sweep
 
 app = typer.Typer(
     cls=in_order(*EXPERIMENTS, "all", "images", "models", "report"),
@@ -118,6 +116,9 @@ def images(
     seeds: Seeds = None,
     quick: Quick = False,
     data: Annotated[Path | None, typer.Option(help="Folder of the original files.")] = None,
+    study: Annotated[
+        str | None, typer.Option(help=f"Train the runs of a study: {', '.join(STUDIES)}.")
+    ] = None,
     solver: Annotated[str | None, typer.Option(help=f"{', '.join(SOLVERS)}.")] = None,
     steps: Annotated[
         int | None, typer.Option(help="Number of equal steps in each interval.", min=1)
@@ -150,7 +151,7 @@ def images(
     protocol |= {"precision": precision, "epochs": epochs}
     given = {name: value for name, value in protocol.items() if value is not None}
     try:
-        runs = plan(dataset or (), model or (), seeds, quick=quick, **given)
+        runs = plan(dataset or (), model or (), seeds, quick=quick, study=study, **given)
     except ValueError as error:
         raise bad(str(error)) from None
     where: dict[str, Any] = {"data": data, "devices": devices, "launcher": launcher}
@@ -158,7 +159,7 @@ def images(
     where |= {"resume": resume, "tensorboard": tensorboard, "progress": True}
     with _explaining_how_to_continue(resume):
         swept = sweep(runs, out / ("images-quick" if quick else "images"), **where)
-        if not line_files(swept.folder):  # and so nothing to report
+        if not list_record_files(swept.folder):  # and so nothing to report
             raise typer.Exit(1 if swept.failed else 0)
         report = _report_on(out, [swept.folder])
     _print_results([swept.folder], report, as_json)

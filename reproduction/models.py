@@ -23,6 +23,9 @@ from lagrax.nn import (
 )
 from lagrax.nn._checks import check_key
 
+# In the order in which they are trained and shown.
+DATASETS = {"cifar10": "CIFAR-10", "svhn": "SVHN", "mnist": "MNIST"}
+
 _SHAPES = {"mnist": (28, 28, 1), "cifar10": (32, 32, 3), "svhn": (32, 32, 3)}
 
 # The filters of the paper's parameter table: for images of one channel, of three channels.
@@ -49,6 +52,12 @@ _FILTERS = {
     "A4+UNPCDDE5": (30, 26),
 }
 
+# The models of the paper's first table of accuracies, and of the second.
+TABLE_1 = tuple(name for name in _FILTERS if "+" not in name)
+AUGMENTED = tuple(name for name in _FILTERS if "+" in name)
+# The channels that an augmentation adds.
+CHANNELS = {"A1": "1 channel", "A2": "2 channels", "A4": "4 channels"}
+
 # From the number of intervals and a maker of fields (history, number of the field) to a layer.
 _FAMILIES: dict[str, Callable[..., AbstractLayer]] = {
     "NODE": lambda n, make, **options: NODE(make(0, 0), **options),
@@ -64,19 +73,19 @@ def paper_models() -> tuple[str, ...]:
 
 
 def paper_filters(name: str, data: str) -> int:
-    """How many filters the paper gives the model `name` on the images `data`."""
-    for what, value, choices in (("model", name, _FILTERS), ("data set", data, _SHAPES)):
+    """The number of filters of the model `name` on the images `data` in the paper."""
+    for kind, value, choices in (("model", name, _FILTERS), ("data set", data, _SHAPES)):
         if value not in choices:
-            raise ValueError(f"No {what} {value!r} in the paper; it has {', '.join(choices)}.")
+            raise ValueError(f"No {kind} {value!r} in the paper; it has {', '.join(choices)}.")
     return _FILTERS[name][_SHAPES[data][-1] == 3]
 
 
 def paper_intervals(name: str) -> int:
-    """How many intervals the model `name` has between its knots."""
-    return _parsed(name)[2]
+    """The number of intervals between the knots of the model `name`."""
+    return _parse_name(name)[2]
 
 
-def _parsed(name: str) -> tuple[int, str, int]:
+def _parse_name(name: str) -> tuple[int, str, int]:
     """Augmented channels, family and intervals, from a name such as A2+UNPCDDE5."""
     match = re.fullmatch(r"(?:A(\d)\+)?([A-Z]+)(\d?)", name) if name in _FILTERS else None
     if match is None:
@@ -93,16 +102,19 @@ def paper_model(
     pad_to: int | None = None,
     **options: Any,
 ) -> Classifier:
-    """One of the paper's image classifiers: `paper_model("A2+UNPCDDE5", "cifar10", key=key)`.
+    """One of the paper's image classifiers, as in `paper_model("A2+UNPCDDE5", "cifar10", key=key)`.
 
-    `data` is mnist, cifar10 or svhn: images (..., height, width, channels) of floats in [0, 1].
-    `compute_dtype` and `pad_to` go to the fields (`Conv`), `options` to the layer (`Flow`): with
-    none the steps are adaptive, as in the paper; `steps=1, solver=diffrax.Midpoint()` is several
-    times faster.
+    **Arguments:**
+
+    - `data`: the images, "mnist", "cifar10" or "svhn". The model takes them in the shape (...,
+      height, width, channels), as floats in [0, 1].
+    - `compute_dtype`, `pad_to`: passed to the fields (`Conv`).
+    - `options`: passed to the layer (`Flow`). By default its steps are adaptive, as in the paper;
+      `steps=1, solver=diffrax.Midpoint()` is several times faster.
     """
     filters = paper_filters(name, data)
     check_key("paper_model", key)
-    p, family, n = _parsed(name)
+    p, family, n = _parse_name(name)
     height, width, channels = _SHAPES[data]
     keys = jax.random.split(key, n + 1)
 

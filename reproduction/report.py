@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lagrax.plotting import Figure, from_json
-from lagrax.plotting._page import (
+from lagrax.plotting._elements import (
     Html,
     Section,
     day,
@@ -26,8 +26,7 @@ from lagrax.plotting._page import (
 from lagrax.training._files import read_json, write_atomically
 from lagrax.training._machine import load
 
-from .accuracy import image_result
-from .lines import files as line_files
+from .images import image_result, list_record_files
 from .models import paper_models, paper_size
 from .result import Claim, Number, Result, ResultError, read_result
 
@@ -68,13 +67,13 @@ def _find(folders: Sequence[Path]) -> list[Path]:
 
 
 def _is_experiment(folder: Path) -> bool:
-    return (folder / "result.json").is_file() or bool(line_files(folder))
+    return (folder / "result.json").is_file() or bool(list_record_files(folder))
 
 
 def read_experiment(folder: Path) -> tuple[Result, list[Figure | str]]:
     """What `result.json` says, or, in a folder without one, what the lines of runs do; with the
     figures, or a sentence on why one cannot be shown."""
-    if not (folder / "result.json").is_file() and line_files(folder):
+    if not (folder / "result.json").is_file() and list_record_files(folder):
         result, figures = image_result(folder)
         return result, [*figures]
     result = read_result(folder)

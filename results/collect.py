@@ -20,7 +20,12 @@ from pathlib import Path
 
 from lagrax.plotting import Figure, draw
 from reproduction import read_experiment
-from reproduction.lines import files, parse, place, read_lines
+from reproduction.images.records import (
+    get_table_position,
+    list_record_files,
+    parse_record,
+    read_records,
+)
 
 LAPTOP = Path(__file__).parent / "laptop"
 IMAGES = Path(__file__).parent / "images"
@@ -111,16 +116,16 @@ def collect_images(runs: Path | None) -> None:
 
 def _add_lines(folder: Path) -> None:
     """The lines of runs that are not there yet, each to the file of its data set."""
-    known = {line.run for line in read_lines(IMAGES)}
+    known = {line.run for line in read_records(IMAGES)}
     texts: dict[str, list[str]] = {}
-    for path in [*files(IMAGES), *files(folder)]:
+    for path in [*list_record_files(IMAGES), *list_record_files(folder)]:
         for text in path.read_text(encoding="utf-8").splitlines():
-            run = parse(text).run
+            run = parse_record(text).run
             if path.parent == IMAGES or run not in known:
                 known.add(run)
                 texts.setdefault(run.dataset, []).append(text)
     for dataset, lines in texts.items():
-        content = sorted(lines, key=lambda text: place(parse(text).run))
+        content = sorted(lines, key=lambda text: get_table_position(parse_record(text)))
         (IMAGES / f"{dataset}.jsonl").write_text("\n".join(content) + "\n", encoding="utf-8")
 
 

@@ -170,7 +170,7 @@ def small(monkeypatch):
     """Each data set has as many images as `helpers.data_files` makes."""
     from helpers.data_files import TEST, TRAIN  # not before the import hook is set
 
-    from reproduction import data
+    from reproduction.data.sources import SOURCES
 
-    for name, source in data._SETS.items():
-        monkeypatch.setitem(data._SETS, name, source._replace(counts=(TRAIN, TEST)))
+    for name, source in SOURCES.items():
+        monkeypatch.setitem(SOURCES, name, source._replace(counts=(TRAIN, TEST)))

@@ -19,8 +19,8 @@ from .._solve.solution import SolveError
 from ..identify import IdentifyError
 from ..systems import SYSTEMS, System
 from ..training import TrainingError, _machine
+from ..training._errors import RunError
 from ..training._launchers import WorkerDied
-from ..training._runs import RunError
 from .analyse import (
     AnalyseError,
     Span,

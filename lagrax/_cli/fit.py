@@ -1,6 +1,5 @@
 """`lagrax fit`: from a CSV file to an equation, a forecast and a report."""
 
-import dataclasses
 import datetime
 import sys
 from collections.abc import Sequence
@@ -18,7 +17,8 @@ from ..training._launchers import launch
 from ..training._machine import describe as machine, load
 from .answers import PAGE, FolderError, answering, check_folder, write_figures, write_summary
 from .command import Json, check_launcher, leaving_as_it_was, print_answer, print_json, takes
-from .fit_model import Fit, FitError as FitError, FitOptions, find, times
+from .fit_model import Fit, find
+from .fit_options import FitError as FitError, FitOptions
 from .fit_report import figures, page_of
 from .long_run import LongRun
 from .table import Table, TableError, read_table, write_table
@@ -70,7 +70,9 @@ def fit_table(data: Path, out: Path, options: FitOptions) -> tuple[dict[str, Any
     check_folder(out, "fit")
     for package in ("matplotlib.figure", "optax", "plotly.offline", "safetensors"):
         load(package)
-    table = read_table(data, options.time, options.column or None, options.inputs or ())
+    table = read_table(
+        data, options.time, options.column or None, options.inputs or (), options.unit
+    )
     found = find(data, options, table)
     summary = write_answer(found, out)
     return summary | {"folder": str(out.resolve())}, _told(found)
@@ -133,7 +135,7 @@ def write_answer(found: Fit, out: Path) -> dict[str, Any]:
         write_table(
             folder / "fit.csv",
             [table.time_name, *names, "held_out"],
-            [times(table, table.ts), *columns, later.astype(int)],
+            [table.format_times(table.ts), *columns, later.astype(int)],
         )
         if found.forecast is not None:
             _write_forecast(folder / "forecast.csv", table, found.forecast)
@@ -146,7 +148,7 @@ def _write_forecast(path: Path, table: Table, forecast: Forecast) -> None:
     parts = ("mean", "low", "high")
     names = [f"{name}_{part}" for name in table.names for part in parts]
     columns = [getattr(forecast, p)[:, i] for i in range(len(table.names)) for p in parts]
-    write_table(path, [table.time_name, *names], [times(table, forecast.ts), *columns])
+    write_table(path, [table.time_name, *names], [table.format_times(forecast.ts), *columns])
 
 
 def _summary(found: Fit) -> dict[str, Any]:
@@ -164,7 +166,7 @@ def _summary(found: Fit) -> dict[str, Any]:
         "unsure": found.unsure,
         "scores": [{k: _finite(v) for k, v in s._asdict().items()} for s in found.scores],
         "doubt": found.doubt,
-        "held_out_from": str(times(found.table, found.table.ts)[found.held_out]),
+        "held_out_from": str(found.table.format_times(found.table.ts)[found.held_out]),
         "horizon": model.window_,
         "selection": [
             {
@@ -178,7 +180,7 @@ def _summary(found: Fit) -> dict[str, Any]:
         if selection
         else None,
         "long_run": runs.to_json() if isinstance(runs, LongRun) else {"sentence": runs},
-        "options": {"data": str(found.data)} | dataclasses.asdict(options),
+        "options": {"data": str(found.data)} | options.to_json(),
         "seconds": found.seconds,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": machine(),
@@ -203,7 +205,7 @@ def _told(found: Fit) -> list[str]:
     if found.model.periods_:
         lines.append(f"Learned period: {', '.join(f'{p:.6g}' for p in found.model.periods_)}")
     lines += found.unsure
-    after = times(found.table, found.table.ts)[found.held_out]
+    after = found.table.format_times(found.table.ts)[found.held_out]
     lines.append(f"On the held-out end, from {after} on, at most {found.model.window_} ahead:")
     lines += [
         f"  {s.name}: R² {s.r2:.4f}, nrmse {s.nrmse:.4f} (standing still: {s.standing_still:.4f})"

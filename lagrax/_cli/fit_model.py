@@ -2,86 +2,28 @@
 
 import contextlib
 import dataclasses
-import datetime
-import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import typer
 from jaxtyping import Float
 
-from .._solve.arguments import MOST_COUNT
-from .._solve.delays import Delay, Hold, Lag, Learn, holds
-from ..identify import Forecast, Identifier, IdentifyError
-from ..identify._checks import MOST
-from ..identify._selection import LEAST_SAMPLES, Scan, Selection, select_delays
-from ..identify._windows import last_known
+from .._solve.delays import Delay, Learn
+from ..identify import Forecast, Identifier
+from ..identify._selection import Scan, Selection, select_delays
+from ..training._machine import load
+from .fit_delays import Lookback, make_candidates, make_delays, read_lookback, refine_chosen
+from .fit_options import FitError, FitOptions
 from .long_run import LongRun, long_run_of, precisely, why_no_map
 from .table import Table
+from .units import MONTHS, Clock, Duration, UnitError
 
-MOST_MODELS = MOST["ensemble"]
 MOST_RANGES = 4
+MOST_SAMPLES = 1_000_000
 States = Float[np.ndarray, "times states"]
-
-
-class FitError(ValueError):
-    """A fit cannot be done as asked; the message says why and what to do."""
-
-
-@dataclasses.dataclass(frozen=True)
-class FitOptions:
-    """The options of `lagrax fit` that one fit depends on."""
-
-    time: Annotated[str | None, typer.Option(help="Column of times. The first one by default.")] = (
-        None
-    )
-    column: Annotated[
-        list[str] | None,
-        typer.Option(help="Column to learn. Repeat for more; all others by default."),
-    ] = None
-    inputs: Annotated[
-        list[str] | None,
-        typer.Option("--input", help="Column that drives the system. Repeat for more."),
-    ] = None
-    hold: Annotated[float | None, typer.Option(help="Period of a held state.")] = None
-    lags: Annotated[
-        int | None, typer.Option(help="Number of holds. 1 by default.", min=1, max=16)
-    ] = None
-    lag: Annotated[float | None, typer.Option(help="Look back at the state this long ago.")] = None
-    learn_tau: Annotated[
-        bool,
-        typer.Option("--learn-tau", help="Find the period, from a third to three times the given."),
-    ] = False
-    select: Annotated[
-        bool, typer.Option("--select", help="Compare delays and choose those that are needed.")
-    ] = False
-    field: Annotated[
-        Literal["mlp", "library"],
-        typer.Option(help="Right-hand side: a network, or a polynomial that can be read."),
-    ] = "mlp"
-    degree: Annotated[
-        int, typer.Option(help="Highest degree of the library's terms.", min=1, max=6)
-    ] = 2
-    forecast: Annotated[
-        int, typer.Option(help="Number of samples to forecast.", min=0, max=1_000_000)
-    ] = 10
-    ensemble: Annotated[
-        int,
-        typer.Option(
-            help="Number of models, for the band of the forecast.", min=1, max=MOST_MODELS
-        ),
-    ] = 5
-    iterations: Annotated[
-        int, typer.Option(help="Most iterations of the training.", min=1, max=MOST_COUNT)
-    ] = 2000
-    seed: Annotated[
-        int,
-        typer.Option(help="Random seed. Results are reproducible.", min=0, max=2**31 - MOST_MODELS),
-    ] = 0
 
 
 class Score(NamedTuple):
@@ -159,18 +101,21 @@ def _unsure(periods: Sequence[float], scans: Sequence[Scan]) -> list[str]:
 
 
 def find(data: Path, options: FitOptions, table: Table) -> Fit:
-    """Does what is asked, with progress on stderr."""
+    """Fits the table as the options ask, with progress on stderr."""
     clock = [time.monotonic()]
-    _check(options, table)
-    _say(f"{data.name}: {_taken(table)}")
-    selection = _selected(options, table) if options.select else None
+    lookback = read_lookback(options, table)
+    later = _choose_forecast_times(options.forecast, table)
+    _say(f"{data.name}: {describe_table(table)}")
+    selection = _select(options, lookback, table) if options.select else None
     clock.append(time.monotonic())
-    model = _trained(options, table, _delays(options, table, selection))
+    delays = make_delays(lookback, table)
+    if selection is not None:
+        delays = refine_chosen(selection, options.learn_tau)
+    model = _train(options, table, delays)
     clock.append(time.monotonic())
     _say("Predicting, forecasting, and looking at the long run")
-    predicted, first = _predicted(table, model)
-    # As `Identifier.fit` holds it out.
-    held_out = int(np.floor((1 - model.validation) * last_known(model.series_[-1]))) + 1
+    predicted, first = _predict(table, model)
+    held_out = model.held_out_from_[-1]
     found = Fit(
         data,
         options,
@@ -179,66 +124,55 @@ def find(data: Path, options: FitOptions, table: Table) -> Fit:
         selection,
         predicted,
         held_out,
-        _scores(table, predicted, held_out, first, model.window_),
-        _forecast(options, table, model),
-        _long_run(model),
+        _score(table, predicted, held_out, first, model.window_),
+        _forecast(table, model, later) if len(later) else None,
+        _look_at_long_run(model),
         {},
     )
     clock.append(time.monotonic())
     names = ("choosing the delays", "fitting", "forecast and long run")
-    took = dict(zip(names, np.diff(clock).round(2).tolist(), strict=True))
-    return dataclasses.replace(found, seconds={k: v for k, v in took.items() if v > 0.05})
+    seconds = dict(zip(names, np.diff(clock).round(2).tolist(), strict=True))
+    if selection is None:
+        del seconds["choosing the delays"]
+    return dataclasses.replace(found, seconds=seconds)
 
 
-def times(table: Table, ts: np.ndarray) -> np.ndarray:
-    """As the file has them: numbers, or dates, without an hour where none is needed."""
-    if table.start is None:
-        return ts
-    # Days as floats are off by nanoseconds, over decades by more.
-    digits = 6 if np.max(np.abs(ts), initial=0) < 1e4 else 3
+def _choose_forecast_times(length: Duration, table: Table) -> Float[np.ndarray, " samples"]:
     try:
-        dates = [
-            table.start + datetime.timedelta(seconds=round(86400 * t, digits)) for t in ts.tolist()
-        ]
-    except OverflowError:
-        raise FitError(
-            f"{np.max(ts):g} days after {table.start} there is no date any more: forecast less far."
-        ) from None
-    midnight = all(d.time() == datetime.time() and d.tzinfo is None for d in dates)
-    return np.array([d.date().isoformat() if midnight else d.isoformat() for d in dates])
+        samples = length.value if length.unit is None else length.count(table.unit) / table.gap
+        if length.unit is None and samples != int(samples):
+            raise UnitError("expected a whole number of samples, or a duration such as 2h.")
+        if samples > MOST_SAMPLES:
+            raise UnitError(f"{samples:,.0f} samples; expected at most {MOST_SAMPLES:,}.")
+        return later_times(table, int(np.ceil(samples - 1e-9)))
+    except UnitError as error:
+        raise FitError(f"--forecast {length}: {error}") from None
 
 
-def _later(table: Table, number: int) -> np.ndarray:
-    """The next times after the last one, as far apart as samples are."""
-    months = _months_later(table, number)
-    if months is not None:
-        return months
-    gap = gap_of(table)
-    ts = table.ts[-1] + gap * np.arange(1, number + 1)
-    return np.round(ts, 9 - int(np.floor(np.log10(gap))))  # 15.3, not 15.299999999999999
+def later_times(table: Table, number: int) -> Float[np.ndarray, " number"]:
+    """The next times after the last one, as far apart as the samples are."""
+    clock, ts = table.clock, table.ts
+    if clock is not None and clock.unit not in MONTHS:
+        dates = clock.dates(ts)
+        by_calendar = Clock.from_dates(dates)
+        if by_calendar.unit in MONTHS:  # Monthly samples are continued by the calendar.
+            months = _continue(by_calendar.count(dates), number)
+            return clock.count(by_calendar.dates(months))
+    later = _continue(ts, number)
+    table.format_times(later[-1:])  # Raises if there are no such dates.
+    return later
 
 
-def _months_later(table: Table, number: int) -> np.ndarray | None:
-    """Where samples are months apart, on the same day of each or on its last; months differ."""
-    if table.start is None:
-        return None
-    day = np.timedelta64(1, "D")
-    start = np.datetime64(table.start.replace(tzinfo=None), "s")
-    dates = start + np.round(table.ts * 86400).astype("m8[s]")
-    for shift in (0 * day, day):  # the last day of a month is the one before a first
-        months = (dates + shift).astype("M8[M]")
-        days = dates + shift - months
-        if np.all(days == days[0]) and days[0] < 28 * day:
-            step = np.median(np.diff(months.astype(int)))
-            later = months[-1] + (step * np.arange(1, number + 1)).astype(int)
-            return (later + days[0] - shift - start) / day
-    return None
+def _continue(ts: Float[np.ndarray, " n"], number: int) -> Float[np.ndarray, " number"]:
+    gap = float(np.median(np.diff(ts)))
+    later = ts[-1] + gap * np.arange(1, number + 1)
+    return np.round(later, 9 - int(np.floor(np.log10(gap))))  # 15.3, not 15.299999999999999
 
 
-def _taken(table: Table) -> str:
-    """What was taken from the file for what."""
-    since = f", in days since {times(table, np.zeros(1))[0]}" if table.start else ""
-    parts = [f"time {table.time_name}{since}", f"states {', '.join(table.names)}"]
+def describe_table(table: Table) -> str:
+    """The role of each column, in a sentence."""
+    unit = f", in {table.clock or table.unit}" if table.unit else ""
+    parts = [f"time {table.time_name}{unit}", f"states {', '.join(table.names)}"]
     parts += [f"inputs {', '.join(table.input_names)}"] if table.input_names else []
     parts += [f"left out (no numbers) {', '.join(table.left_out)}"] if table.left_out else []
     return f"{'; '.join(parts)}."
@@ -248,130 +182,29 @@ def _say(sentence: str) -> None:
     print(sentence, file=sys.stderr, flush=True)
 
 
-# --- delays ---------------------------------------------------------------------------------------
-
-
-def gap_of(table: Table) -> float:
-    """The time between two samples, in the middle of all."""
-    return float(np.median(np.diff(table.ts)))
-
-
-def _check(options: FitOptions, table: Table) -> None:
-    times(table, _later(table, options.forecast)[-1:])  # whether there are such dates
-    if options.lags is not None and options.hold is None and not options.select:
-        raise FitError(f"--lags {options.lags} needs the period of the holds: add --hold TAU.")
-    if options.learn_tau and options.hold is None and options.lag is None and not options.select:
-        raise FitError("--learn-tau needs a period to start from: add --hold TAU or --lag TAU.")
-    gap, span = gap_of(table), float(table.ts[-1] - table.ts[0])
-    unit = f" {table.unit}" if table.unit else ""
-    for name, tau, many in (("hold", options.hold, options.lags or 1), ("lag", options.lag, 1)):
-        if tau is None:
-            continue
-        if not (np.isfinite(tau) and tau > 0):
-            raise FitError(f"--{name} {tau:g}: expected a positive number.")
-        if tau < 0.999 * gap:
-            raise FitError(
-                f"--{name} {tau:g} is shorter than the time between two samples, {gap:g}{unit}, so "
-                f"they cannot show it: expected at least that."
-            )
-        if tau * many > span / 2:
-            back = f"--{name} {tau:g}" + (f" with --lags {many}" if many > 1 else "")
-            raise FitError(
-                f"{back} looks back further than half of the series, which spans {span:g}{unit}: "
-                "expected less, or a longer series."
-            )
-
-
-def _delays(options: FitOptions, table: Table, selection: Selection | None) -> list[Delay]:
-    if selection is not None:
-        return _chosen(selection, learn=options.learn_tau)
-    lags = options.lags or 1
-    period = lambda tau, many: _to_learn(table, tau, many) if options.learn_tau else tau
-    held = [] if options.hold is None else holds(period(options.hold, lags), lags)
-    lagged = [] if options.lag is None else [Lag(period(options.lag, 1))]
-    return [*held, *lagged]
-
-
-def _to_learn(table: Table, tau: float, lags: int) -> Learn:
-    """From a third to three times `tau`, as far as samples can show it."""
-    span = float(table.ts[-1] - table.ts[0])
-    low = max(tau / 3, min(LEAST_SAMPLES * gap_of(table), 0.999 * tau))
-    high = min(3 * tau, span / (2 * lags))
-    return Learn(tau, low, max(high, 1.001 * tau))
+# --- the model ------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def _named(table: Table) -> Iterator[None]:
-    """What is refused is told of columns by their names."""
-    names = {"ys": table.names, "inputs": table.input_names}
+def _as_fit_error() -> Iterator[None]:
+    """Reports an unsuitable series as an error of the command."""
     try:
         yield
-    except (IdentifyError, ValueError) as error:
-        name = lambda found: f"The column {names[found[2]][int(found[1])]!r}"
-        told = re.sub(r"Column (\d+) of (ys|inputs)", name, str(error))
-        raise (IdentifyError if isinstance(error, IdentifyError) else FitError)(told) from None
+    except ValueError as error:
+        raise FitError(str(error)) from None
 
 
-def _selected(options: FitOptions, table: Table) -> Selection:
-    candidates = _candidates(options, table)
+def _frame(names: Sequence[str], values: np.ndarray) -> Any:
+    """A data frame, whose column names appear in the messages of `lagrax.identify`."""
+    return load("polars").DataFrame(values, schema=list(names)) if names else None
+
+
+def _select(options: FitOptions, lookback: Lookback, table: Table) -> Selection:
+    candidates = make_candidates(lookback, table)
     _say(f"Comparing {len(candidates)} candidates for the delays")
-    with _named(table):
-        return select_delays(table.ts, table.ys, candidates, _inputs(table), degree=options.degree)
-
-
-def _candidates(options: FitOptions, table: Table) -> dict[str, list[Delay]]:
-    """Around the periods that are asked for; where there are none, whatever can be found."""
-    if options.hold is None and options.lag is None:
-        return _any_candidates(options, table)
-    found: dict[str, list[Delay]] = {"none": []}
-    learned = lambda tau, many: _to_learn(table, tau, many) if options.learn_tau else tau
-    factors = () if options.learn_tau else (0.5, 2.0)
-    longest = float(table.ts[-1] - table.ts[0]) / 2
-    gap = gap_of(table)
-    around = lambda tau, least: [f * tau for f in factors if least <= f * tau <= longest]
-    if options.hold is not None:
-        for many in range(1, (options.lags or 2) + 1):
-            name = f"{many} hold{'s' * (many > 1)} of {options.hold:g}"
-            found[name] = [*holds(learned(options.hold, many), many)]
-        for tau in around(options.hold, LEAST_SAMPLES * gap):
-            found[f"1 hold of {tau:g}"] = [Hold(tau)]
-    if options.lag is not None:
-        for tau in around(options.lag, gap):
-            found[f"a lag of {tau:g}"] = [Lag(tau)]
-    # What acts after the period of a hold may act after a lag of it.
-    for tau in (options.lag, options.hold):
-        if tau is not None:
-            found[f"a lag of {tau:g}"] = [Lag(learned(tau, 1))]
-    return found
-
-
-def _any_candidates(options: FitOptions, table: Table) -> dict[str, list[Delay]]:
-    gap, span = gap_of(table), float(table.ts[-1] - table.ts[0])
-    low = LEAST_SAMPLES * gap
-    high = max(span / 8, 2 * low)
-    period = lambda: Learn(float(np.sqrt(low * high)), low, high)
-    many = options.lags or 2
-    found: dict[str, list[Delay]] = {"none": [], "1 hold": [*holds(period(), 1)]}
-    if many > 1:
-        found[f"{many} holds"] = [*holds(period(), many)]
-    found["a lag"] = [Lag(period())]
-    return found
-
-
-def _chosen(selection: Selection, learn: bool) -> list[Delay]:
-    """The delays of the best candidate, their periods found, or to be refined in training."""
-    periods: dict[float, Any] = {}
-    for delay in selection.delays:
-        tau = float(f"{float(np.asarray(delay.tau)):.9g}")
-        periods[tau] = Learn(tau, 0.9 * tau, 1.1 * tau) if learn else tau
-    written = [periods[float(f"{float(np.asarray(d.tau)):.9g}")] for d in selection.delays]
-    return [
-        Lag(tau) if isinstance(d, Lag) else Hold(tau, lag=d.lag)
-        for d, tau in zip(selection.delays, written, strict=True)
-    ]
-
-
-# --- the model ------------------------------------------------------------------------------------
+    states, inputs = _frame(table.names, table.ys), _frame(table.input_names, table.inputs)
+    with _as_fit_error():
+        return select_delays(table.ts, states, candidates, inputs, degree=options.degree)
 
 
 def _inputs(table: Table) -> np.ndarray | None:
@@ -388,7 +221,7 @@ def _advise(table: Table) -> None:
             )
 
 
-def _trained(options: FitOptions, table: Table, delays: Sequence[Delay]) -> Identifier:
+def _train(options: FitOptions, table: Table, delays: Sequence[Delay]) -> Identifier:
     model = Identifier(
         delays,
         options.field,
@@ -403,23 +236,21 @@ def _trained(options: FitOptions, table: Table, delays: Sequence[Delay]) -> Iden
         _say("Fitting the equation")
     if options.field == "library":
         _advise(table)
-    with _named(table):
-        return model.fit(table.ts, table.ys, _inputs(table))
+    states, inputs = _frame(table.names, table.ys), _frame(table.input_names, table.inputs)
+    with _as_fit_error():
+        return model.fit(table.ts, states, inputs)
 
 
-def _predicted(table: Table, model: Identifier) -> tuple[States, int]:
+def _predict(table: Table, model: Identifier) -> tuple[States, int]:
     """What is predicted of each sample, NaN for the first ones, whose past is not known, and where
     predictions start."""
     predicted = np.array(model.predict(table.ts, table.ys, _inputs(table)))
-    copied = np.all(predicted == _filled(table), axis=1)
-    first = max(int(np.argmin(copied)) - 1, 0)
+    first = model.predicted_from_[-1] - 1
     predicted[: first + 1] = np.nan
     return predicted, first
 
 
-def _scores(
-    table: Table, predicted: States, held_out: int, first: int, horizon: int
-) -> list[Score]:
+def _score(table: Table, predicted: States, held_out: int, first: int, horizon: int) -> list[Score]:
     known, seen = table.ys[held_out:], predicted[held_out:]
     # What stood where each prediction started.
     number = np.arange(held_out, len(table.ts)) - first
@@ -445,15 +276,13 @@ def _filled(table: Table) -> States:
     )
 
 
-def _forecast(options: FitOptions, table: Table, model: Identifier) -> Forecast | None:
-    if not options.forecast:
-        return None
-    ts = _later(table, options.forecast)
-    inputs = np.tile(table.inputs[-1], (len(ts) + 1, 1)) if table.input_names else None
-    return model.forecast(ts, inputs)
+def _forecast(table: Table, model: Identifier, later: np.ndarray) -> Forecast:
+    """Continues the series. Inputs stay at their last value."""
+    rows = (len(later) + 1, 1)
+    return model.forecast(later, np.tile(table.inputs[-1], rows) if table.input_names else None)
 
 
-def _long_run(model: Identifier) -> LongRun | str:
+def _look_at_long_run(model: Identifier) -> LongRun | str:
     reason = why_no_map(model)
     if reason is not None:
         return reason

@@ -1,6 +1,5 @@
 """What `lagrax fit` has found, as figures and as a page."""
 
-import dataclasses
 import datetime
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +8,7 @@ import numpy as np
 
 from .._solve.delays import Delay, Lag
 from ..plotting import Figure, Line, Mark, Panel, Points
-from ..plotting._page import (
+from ..plotting._elements import (
     Html,
     Section,
     day,
@@ -20,7 +19,7 @@ from ..plotting._page import (
     show_table,
 )
 from ..training._machine import describe as machine
-from .fit_model import Fit, gap_of, times
+from .fit_model import Fit
 from .long_run import LongRun
 
 # Samples before the forecast that are shown with it, for each that is forecast.
@@ -45,11 +44,6 @@ def figures(found: Fit) -> dict[str, Figure]:
     return {figure.name: figure for figure in drawn if figure is not None}
 
 
-def _time_label(found: Fit) -> str:
-    table = found.table
-    return table.time_name if table.start is None else f"days since {table.start.date()}"
-
-
 def _columns(found: Fit) -> int:
     return 1 if len(found.table.names) == 1 else 2
 
@@ -62,7 +56,7 @@ def _more(found: Fit) -> str:
 def _each(found: Fit, marks: Callable[[int], list[Mark]]) -> list[Panel]:
     """One panel for each of the first columns."""
     names = found.table.names[:MOST_PANELS]
-    return [Panel(marks(i), "", _time_label(found), name) for i, name in enumerate(names)]
+    return [Panel(marks(i), "", found.table.time_label, name) for i, name in enumerate(names)]
 
 
 def _fit(found: Fit) -> Figure:
@@ -139,7 +133,7 @@ def _with_past(ts: np.ndarray, values: np.ndarray, gap: float) -> np.ndarray:
 def _forgetting(found: Fit) -> float:
     """After how long a series resembles itself but little: where its correlation with itself has
     fallen to 1/e. Before, a portrait would show a diagonal."""
-    gap, table = gap_of(found.table), found.table
+    gap, table = found.table.gap, found.table
     known = np.isfinite(table.ys[:, 0])
     regular = np.arange(table.ts[0], table.ts[-1] + gap / 2, gap)
     x = np.interp(regular, table.ts[known], table.ys[known, 0])
@@ -221,10 +215,10 @@ def page_of(found: Fit, drawn: dict[str, Figure]) -> str:
 
 def _overview(found: Fit) -> list[Html]:
     table, model = found.table, found.model
-    written = times(table, table.ts)
+    written = table.format_times(table.ts)
     first, last, cut = written[0], written[-1], written[found.held_out]
     equations = [element("p", element("strong", line)) for line in found.equations]
-    unit = "" if table.unit is None else f", counted in {table.unit} from the first"
+    unit = "" if table.unit is None else f", counted in {table.clock or table.unit}"
     sentence = f"The series goes from {first} to {last}{unit}. Its end, from {cut} on, was not "
     sentence += "learned from."
     if model.periods_ or found.selection:
@@ -319,7 +313,7 @@ def _stability(found: Fit) -> list[Html]:
 
 
 def _settings(found: Fit) -> Html:
-    given = {"data": str(found.data)} | dataclasses.asdict(found.options)
+    given = {"data": str(found.data)} | found.options.to_json()
     given |= {"column": list(found.table.names), "inputs": list(found.table.input_names)}
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     fitted: dict[str, Any] = {"window": found.model.window_, "date": day(today)}

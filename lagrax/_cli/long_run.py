@@ -22,7 +22,6 @@ from ..analysis import (
 )
 from ..analysis._exponents import least_of_chaos
 from ..identify import Identifier
-from ..identify._windows import last_known
 from ..plotting import Figure
 from ..systems import LinearSystem, System
 
@@ -216,7 +215,7 @@ def learned_map(model: Identifier, tau: RealScalar | None = None, unit: float = 
     field, series = jax.tree.map(exact, model.equation_), model.series_[-1]
     return knot_map(
         field if unit == 1 else _InUnit(field, unit),
-        jnp.asarray(series.filled[last_known(series)] / unit, float),
+        jnp.asarray(series.filled[series.last_known] / unit, float),
         delays=[Hold(period, lag=d.lag) for d in model.delays_ if isinstance(d, Hold)],
         solver=model.solver,
         steps=model.steps_,

@@ -1,12 +1,13 @@
-"""Neural differential equations with a past, as layers: fields, flows and classifiers.
+"""Neural delay differential equations as layers, with their fields, heads and classifiers.
 
-A *field* (`MLP`, `Conv`, or any function `f(t, y, args, *, history)`) is the right-hand side; a
-*layer* (`NODE`, `ANODE`, `NDDE`, `NPCDDE`, `UNPCDDE`) follows it from its input to its final state.
-All layers are one `Flow` with different delays. Arrays have their channels last and any batch axes
-in front; a batch shares its steps, `jax.vmap(layer)` gives each member its own.
+A *field* (`MLP`, `Conv`, or any function `f(t, y, args, *, history)`) is the right-hand side of an
+equation. A *layer* (`NODE`, `ANODE`, `NDDE`, `NPCDDE`, `UNPCDDE`) solves the equation from its
+input to the final state. Every layer is a `Flow` with particular delays. Arrays have channels last
+and any number of batch axes in front. A batch shares its steps; with `jax.vmap(layer)` each member
+has its own.
 
-The leaves of fields and layers are their parameters, all of them arrays, so models pass through
-`jax.jit`, `jax.grad`, `jax.vmap` and optax as they are.
+The leaves of fields and layers are arrays, their parameters. Models therefore pass through
+`jax.jit`, `jax.grad`, `jax.vmap` and optax without filters.
 """
 
 from ._affine import Affine as Affine

@@ -1,4 +1,4 @@
-"""The affine maps that networks are made of, and how they are computed."""
+"""Affine maps, the layers of networks, and the ways to compute them."""
 
 import math
 from typing import Any
@@ -14,10 +14,11 @@ from ._checks import check_key, check_whole
 
 
 class Affine(eqx.Module):
-    """An affine map of the last axis; with a window, a convolution of the same size over it.
+    """An affine map of the last axis. With a window, a convolution that keeps the image's size.
 
-    `weight` has the shape (*window, inputs, outputs): no window is a matrix, (3, 3) an image's
-    convolution. Starts as PyTorch's layers do, weights and biases uniform in ±1/√fan_in.
+    `weight` has the shape (*window, inputs, outputs). Without a window it is a matrix; (3, 3) is
+    the window of a convolution of images. As in PyTorch, initial weights and biases are uniform in
+    ±1/√fan_in.
     """
 
     weight: Float[Array, "*window inputs outputs"]
@@ -46,12 +47,13 @@ class Affine(eqx.Module):
     def __call__(
         self, x: Float[Array, "..."], dtype: DTypeLike | None = None
     ) -> Float[Array, "..."]:
-        """Multiplies in `dtype` (that of `x` if left out) and sums up in float32 at least."""
-        y = product(x, self.weight, x.dtype if dtype is None else dtype)
+        """Multiplies in `dtype`, by default that of `x`, and sums in at least float32."""
+        y = multiply(x, self.weight, x.dtype if dtype is None else dtype)
         return y if self.bias is None else y + self.bias.astype(y.dtype)
 
 
-def product(x: Array, weight: Array, dtype: DTypeLike) -> Array:
+def multiply(x: Array, weight: Array, dtype: DTypeLike) -> Array:
+    """The linear part of an `Affine`: a matrix product or a convolution."""
     x, weight = x.astype(dtype), weight.astype(dtype)
     wide = jnp.promote_types(dtype, jnp.float32)
     if weight.ndim == 2:
@@ -67,19 +69,21 @@ def product(x: Array, weight: Array, dtype: DTypeLike) -> Array:
     return y.reshape(*x.shape[:-1], -1)
 
 
-def rows(weight: Array, bias: Array | None, x: Array, axis: int, dtype: DTypeLike) -> Array:
-    """An affine map of `axis` of `x`, with one row for each output."""
+def apply_to_axis(
+    weight: Array, bias: Array | None, x: Array, axis: int, dtype: DTypeLike
+) -> Array:
+    """An affine map of one axis of `x`. The outputs are the first axis of the result."""
     wide = jnp.promote_types(dtype, jnp.float32)
     weight, x = weight.astype(dtype), x.astype(dtype)
     if not on_accelerator():
-        # XLA's CPU backend lacks some products of 16-bit numbers; rounded they are already.
+        # XLA's CPU backend lacks some products of 16-bit numbers. The operands are rounded already.
         weight, x = weight.astype(wide), x.astype(wide)
     y = lax.dot_general(weight, x, (((0,), (axis,)), ((), ())), preferred_element_type=wide)
     return y if bias is None else y + bias.astype(y.dtype).reshape(-1, *(1,) * (y.ndim - 1))
 
 
-def padded(layer: Affine, inputs: int, outputs: int) -> Affine:
-    """More channels, connected by zeros."""
+def pad_channels(layer: Affine, inputs: int, outputs: int) -> Affine:
+    """Adds channels with zero weights, up to the given numbers."""
     *window, old_inputs, old_outputs = layer.weight.shape
     more = (0, outputs - old_outputs)
     widths = [(0, 0) for _ in window] + [(0, inputs - old_inputs), more]

@@ -1,4 +1,4 @@
-"""Checks of what fields, layers and models are made with."""
+"""Checks of the arguments of fields, layers and models."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +16,7 @@ def check_key(name: str, key: Any) -> None:
         )
 
 
-def checked_sequence(name: str, what: str, values: Any) -> Sequence[Any]:
+def check_sequence(name: str, what: str, values: Any) -> Sequence[Any]:
     if not isinstance(values, Sequence) or isinstance(values, str):
-        raise TypeError(f"{name} got {what}={values!r:.60}; expected a list of them.")
+        raise TypeError(f"{name} got {what}={values!r:.60}; expected a list.")
     return values

@@ -1,4 +1,4 @@
-"""Classifiers: a layer, and a linear map of its final state to logits."""
+"""Classifiers: a layer and a linear map from its final state to logits."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -9,24 +9,24 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray, PyTree, Shaped
 
 from ._affine import Affine
-from ._checks import check_key, check_whole, checked_sequence
+from ._checks import check_key, check_sequence, check_whole
 
 
 class Head(eqx.Module):
-    """A linear map of the flattened final state to logits.
+    """Maps the flattened final state linearly to logits.
 
     **Arguments:**
 
-    - `shape`: of the final state without batch axes, augmented channels included.
-    - `classes`: how many logits.
-    - `key`: of the initial parameters.
+    - `shape`: the shape of the final state without batch axes, augmented channels included.
+    - `classes`: the number of logits.
+    - `key`: the random key for the initial parameters.
     """
 
     affine: Affine
     shape: tuple[int, ...] = eqx.field(static=True)
 
     def __init__(self, shape: Sequence[int], classes: int = 10, *, key: PRNGKeyArray):
-        for size in checked_sequence("Head", "shape", shape):
+        for size in check_sequence("Head", "shape", shape):
             check_whole("Head", "shape", size, 1)
         check_whole("Head", "classes", classes, 1)
         check_key("Head", key)
@@ -40,19 +40,19 @@ class Head(eqx.Module):
         batch = x.shape[: x.ndim - len(self.shape)]
         if x.shape != (*batch, *self.shape):
             raise ValueError(
-                f"Head got a state of shape {x.shape}; expected {self.shape} behind the batch "
-                "axes. Make it with the shape of the final state, augmented channels included."
+                f"Head got a state of shape {x.shape}; expected {self.shape} after the batch "
+                "axes. Build it with the shape of the final state, augmented channels included."
             )
         return self.affine(x.reshape(*batch, -1))
 
 
 class Classifier(eqx.Module):
-    """A layer and a head on its final state; calling it gives logits.
+    """A layer with a head on its final state. Calling it returns logits.
 
     **Arguments:**
 
-    - `flow`: from an input to a final state: any layer here, or another function.
-    - `head`: from there to logits, such as a `Head`.
+    - `flow`: maps an input to a final state. Any layer of this module, or another function.
+    - `head`: maps the final state to logits, for example a `Head`.
     """
 
     flow: Callable
@@ -66,6 +66,6 @@ class Classifier(eqx.Module):
 
 
 def parameter_count(model: PyTree) -> int:
-    """How many numbers of `model` are trained. Works on `eqx.filter_eval_shape`'s result, too."""
+    """The number of trainable numbers in `model`, or in the result of `eqx.filter_eval_shape`."""
     leaves = [x for x in jax.tree.leaves(model) if hasattr(x, "dtype")]
     return sum(math.prod(x.shape) for x in leaves if jnp.issubdtype(x.dtype, jnp.inexact))

@@ -1,7 +1,7 @@
-"""The convolutional field on accelerators, as one function with its derivative by hand.
+"""The convolutional field on accelerators: one function with a derivative written by hand.
 
-Autodiff would keep float32 arrays and pass them back where 16 bits do, and sum up for the biases.
-benchmarks/NOTES.md has the times.
+Automatic differentiation would store float32 arrays where 16 bits suffice, and compute separate
+sums for the gradients of the biases. benchmarks/NOTES.md has the times.
 """
 
 from collections.abc import Sequence
@@ -18,18 +18,18 @@ from jaxtyping import Array, Float
 from ._affine import Affine
 
 
-class Joined(eqx.Module):
-    """The distinct entries of a history side by side, and which of them each entry is."""
+class JoinedHistory(eqx.Module):
+    """The distinct entries of a history, concatenated, and the number of each entry among them."""
 
     entries: Float[Array, "..."]
     places: tuple[int, ...] = eqx.field(static=True)
 
 
-def packed(layers: list[Affine], width: int) -> tuple[Array, Array, Array]:
-    """The weights of the three layers for `width` hidden channels, with the biases among them.
+def pack_weights(layers: list[Affine], width: int) -> tuple[Array, Array, Array]:
+    """The weights of the three layers for `width` hidden channels, with the biases included.
 
-    The first spare channel of either hidden layer is the constant 1, which comes from the 1 behind
-    the arguments. Biases are the weights of that channel, and cost nothing of their own.
+    The first spare channel of each hidden layer is the constant 1. It comes from the 1 that follows
+    the arguments. The biases are the weights of that channel, so they need no extra operation.
     """
     w1, b1, w2, b2, w3, b3 = jax.tree.leaves(layers)
     filters, spare = b1.size, width - b1.size
@@ -43,7 +43,7 @@ def packed(layers: list[Affine], width: int) -> tuple[Array, Array, Array]:
     return w1, w2, w3
 
 
-def joined(history: Sequence[Array]) -> Joined | None:
+def join_history(history: Sequence[Array]) -> JoinedHistory | None:
     if not history:
         return None
     distinct = []
@@ -51,14 +51,14 @@ def joined(history: Sequence[Array]) -> Joined | None:
         if not any(entry is other for other in distinct):
             distinct.append(entry)
     places = [[entry is other for other in distinct].index(True) for entry in history]
-    # Barriers, so that the cotangent of each entry is computed once, and by itself.
+    # The barriers make XLA compute the cotangent of each entry once and separately.
     entries = [lax.optimization_barrier(entry) for entry in distinct]
-    return Joined(jnp.concatenate(entries, axis=-1), tuple(places))
+    return JoinedHistory(jnp.concatenate(entries, axis=-1), tuple(places))
 
 
-def merged(w1: Array, places: tuple[int, ...], channels: int) -> Array:
-    """The first layer for distinct entries: equal ones are multiplied by the sum of their weights.
-    Its rows are those of the state, if it is used, of the entries one after the other, and of 1."""
+def merge_weights(w1: Array, places: tuple[int, ...], channels: int) -> Array:
+    """The first layer for distinct entries. An entry that occurs several times has the sum of its
+    weights. The rows belong to the state, if it is used, to each entry in turn, and to the 1."""
     number = len(set(places))
     if number == len(places):
         return w1
@@ -71,33 +71,33 @@ def merged(w1: Array, places: tuple[int, ...], channels: int) -> Array:
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
 def convolve(weights: tuple[Array, Array, Array], x: Array, dtype: DTypeLike) -> Array:
-    """The field on its arguments and a 1 side by side, by weights as `packed` gives them."""
+    """The field of its concatenated arguments and a 1, with the weights of `pack_weights`."""
     return _convolve_forward(weights, x, dtype)[0]
 
 
 def _convolve_forward(weights, x, dtype):
     w1, w2, w3 = weights
-    # Not in bfloat16: rounding the state that much shows in the gradient.
+    # Rounding the state to bfloat16 would show in the gradient.
     x = x if dtype == jnp.bfloat16 else x.astype(dtype)
     h1 = jax.nn.relu(_dot(x, w1.astype(x.dtype), (3,), (0,))).astype(dtype)
-    # Where h1 > 0, so was its argument: without the barrier XLA keeps that, too.
+    # The backward pass compares h1 with 0. Without the barrier XLA stores its argument as well.
     h1 = lax.optimization_barrier(h1)
-    # A float32 sum of 16-bit products would here be computed in tf32, on copies.
+    # Asking for a float32 sum of 16-bit products would compute in tf32, on copies.
     h2 = jax.nn.relu(_conv(h1, w2.astype(dtype)))
     return _dot(h2, w3.astype(dtype), (3,), (0,)), (weights, x, h1, h2)
 
 
 def _convolve_backward(dtype, saved, g):
     (w1, w2, w3), x, h1, h2 = saved
-    # At JAX's default precision float32 means tf32, in which the weight gradient is slow; float16
-    # has as many bits.
+    # At JAX's default precision float32 means tf32, in which the weight gradient is slow. float16
+    # has the same number of bits.
     default = jax.config.jax_default_matmul_precision is None  # pyright: ignore
     narrow = jnp.float16 if dtype == jnp.float32 and default else dtype
     scale = _scale(g) if narrow == jnp.float16 else 1.0
     g = g * scale
     g2 = sum(g[..., i, None] * w3[:, i].astype(g.dtype) for i in range(g.shape[-1]))
     g2 = jnp.where(h2 > 0, g2, 0).astype(dtype)
-    # Behind the barrier it runs as a forward convolution, which is faster in tf32.
+    # With the barrier it runs as a forward convolution, which is faster in tf32.
     turned = lax.optimization_barrier(w2[::-1, ::-1].swapaxes(2, 3).astype(dtype))
     g1 = jnp.where(h1 > 0, _conv(g2, turned), 0)
     pixels = (0, 1, 2)
@@ -113,8 +113,8 @@ convolve.defvjp(_convolve_forward, _convolve_backward)
 
 
 def _scale(g: Array) -> Array:
-    """A power of two that takes `g` well inside float16's range: entries to 1/16 at most, and the
-    sum of all to 2^13, since the weight gradient, a sum over all pixels, is float16 as well."""
+    """A power of two that scales `g` well into float16's range. Entries become at most 1/16 and
+    the sum of all at most 2^13, since the weight gradient, a sum over all pixels, is float16."""
     size = jnp.abs(lax.stop_gradient(g))
     size = jnp.maximum(2**4 * jnp.max(size), 2**-13 * jnp.sum(size))
     exponent = jnp.where(size > 0, -jnp.ceil(jnp.log2(size)), 0)
@@ -122,7 +122,7 @@ def _scale(g: Array) -> Array:
 
 
 def _dot(a: Array, b: Array, axes_a: tuple[int, ...], axes_b: tuple[int, ...]) -> Array:
-    """The product over the given axes, summed up in float32 at least."""
+    """The product over the given axes, summed in at least float32."""
     wide = jnp.promote_types(a.dtype, jnp.float32)
     return lax.dot_general(a, b, ((axes_a, axes_b), ((), ())), preferred_element_type=wide)
 

@@ -1,4 +1,4 @@
-"""Layers: what follows a field from its input to its final state. All are one `Flow`."""
+"""Layers: maps from an input to the final state of an equation. Each is a `Flow`."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -16,15 +16,16 @@ from .._solve.delays import Delay, Lag, RealScalar, holds
 from .._solve.gradients import Checkpointed, Gradient
 from .._solve.solution import Solution
 from .._solve.solve import solve
-from ._checks import check_whole, checked_sequence
+from ._checks import check_sequence, check_whole
 from ._fields import AbstractField
 
 
 class Augment(eqx.Module):
-    """Puts `p` zero channels behind the others (Ap in the paper's tables).
+    """Appends `p` zero channels (Ap in the paper's tables).
 
-    Trajectories get room to pass each other, which those of a `NODE` cannot. Layers have it built
-    in: `NPCDDE(field, 5, augment=2)`; the field then has two channels more than the input.
+    They give trajectories room to pass each other, which those of a `NODE` cannot do. Layers have
+    an option for it: `NPCDDE(field, 5, augment=2)`, whose field has two channels more than the
+    input.
     """
 
     p: int = eqx.field(static=True)
@@ -41,8 +42,8 @@ class Augment(eqx.Module):
         return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, self.p)]) if self.p else x
 
 
-class _Options(NamedTuple):
-    """What a flow passes on to `lagrax.solve`, by the same names."""
+class _SolveOptions(NamedTuple):
+    """Options of `lagrax.solve`, under the same names."""
 
     delays: tuple[Delay, ...]
     intervals: int | None
@@ -55,29 +56,29 @@ class _Options(NamedTuple):
 
 
 class _Periods(eqx.Module):
-    """A final time that is so many periods, for periods that are trained."""
+    """A final time of `number` periods, for a trained period."""
 
     tau: Real[Array, ""]
     number: int = eqx.field(static=True)
 
 
 class Flow(eqx.Module):
-    """The map from an initial state to the state at time T: the core of all layers.
+    """The map from an initial state to the state at time T. All layers are built on it.
 
-    Choose it directly for delays that no named layer has: several periods, holds and lags mixed, a
-    trained `tau`.
+    Choose it directly for delays that no named layer has, such as several periods, a mixture of
+    holds and lags, or a trained `tau`.
 
     **Arguments:**
 
-    - `field`: `MLP`, `Conv` or any `f(t, y, args, *, history)`; a list of them has one for each
-      interval between knots.
-    - `delays`: as in `lagrax.solve`. A `tau` given as an array of JAX's is a parameter to train,
-      one where several delays share it, and so are such `times`.
+    - `field`: `MLP`, `Conv` or any function `f(t, y, args, *, history)`. A list has one field for
+      each interval between knots.
+    - `delays`: as in `lagrax.solve`. A `tau` or `times` given as a JAX array is a parameter. Delays
+      that share the array share the parameter.
     - `T`: the final time.
-    - `augment`: so many zero channels are put behind those of the input, see `Augment`.
-    - `intervals`: as in `lagrax.solve`, needed where `tau` is trained.
+    - `augment`: the number of zero channels to append to the input, see `Augment`.
+    - `intervals`: as in `lagrax.solve`, needed if `tau` is trained.
     - `solver`, `stepsize_controller`, `steps`, `gradient`, `max_steps`, `throw`: as in
-      `lagrax.solve`. `steps=1` with `diffrax.Midpoint()` trains images fast; leave `steps` out for
+      `lagrax.solve`. `steps=1` with `diffrax.Midpoint()` trains images fast. Leave `steps` out for
       adaptive steps.
     """
 
@@ -104,16 +105,16 @@ class Flow(eqx.Module):
         check_delays(delays)
         self.field = list(field) if isinstance(field, (list, tuple)) else field
         self.augment = Augment(augment)
-        options = _Options(
+        options = _SolveOptions(
             tuple(delays), intervals, solver, stepsize_controller, steps, gradient, max_steps, throw
         )
-        # Split, so that every leaf is an array and a model passes through jax.jit without a filter.
-        self._arrays, self._static = _split((T, options))
+        # Every leaf is then an array, and a model passes through jax.jit without a filter.
+        self._arrays, self._static = _extract_arrays((T, options))
 
     def __call__(
         self, x: Shaped[ArrayLike, "..."], *, key: PRNGKeyArray | None = None
     ) -> Shaped[Array, "..."]:
-        """The state at T. `key` is not used: it lets a layer stand in an `eqx.nn.Sequential`."""
+        """The state at T. `key` is ignored; it allows layers in an `eqx.nn.Sequential`."""
         del key
         return self.solve(x).ys[-1]  # pyright: ignore[reportOptionalSubscript]
 
@@ -127,12 +128,12 @@ class Flow(eqx.Module):
         saveat: diffrax.SaveAt = diffrax.SaveAt(t1=True),
         intervals: int | None = None,
     ) -> Solution:
-        """The whole solution from `t0` to `t1` (t0 + T if left out): for time series.
+        """The whole solution from `t0` to `t1` (by default t0 + T), for time series.
 
-        `x` is the state at `t0`, or a function of time, the past for t <= t0. `args` go to the
-        field, `saveat` and `intervals` are those of `lagrax.solve`.
+        `x` is the state at `t0`, or a function of time that gives the past for t <= t0. `args` are
+        passed to the field. `saveat` and `intervals` are as in `lagrax.solve`.
         """
-        T, options = _put_back(self._arrays, self._static)
+        T, options = _insert_arrays(self._arrays, self._static)
         T = T.number * T.tau if isinstance(T, _Periods) else T
         if intervals is not None:
             options = options._replace(intervals=intervals)
@@ -147,58 +148,58 @@ class Flow(eqx.Module):
         )
 
 
-def _shared(T: RealScalar, n: int) -> tuple[RealScalar, RealScalar | _Periods]:
-    """The n-th part of T, and T: where they are trained, one parameter, that part."""
+def _divide_span(T: RealScalar, n: int) -> tuple[RealScalar, RealScalar | _Periods]:
+    """The period T / n, and T. If T is trained, the period is the one parameter."""
     tau = T / n
     return tau, _Periods(tau, n) if isinstance(tau, jax.Array) else T
 
 
 @dataclasses.dataclass(frozen=True)
-class _Place:
-    """Where an array stood."""
+class _ArrayIndex:
+    """Stands for the array of this number."""
 
     number: int
 
 
-class _Fixed:
-    """A NumPy array that is not to be trained, such as the instants of a `Hold`, as a constant of
-    compiled programs."""
+class _ConstantArray:
+    """A NumPy array that is not trained, such as the instants of a `Hold`. It is hashable, so a
+    compiled program can hold it as a constant."""
 
     def __init__(self, array: np.ndarray):
         self.array = array
 
     def __eq__(self, other: Any) -> bool:
-        return isinstance(other, _Fixed) and np.array_equal(self.array, other.array)
+        return isinstance(other, _ConstantArray) and np.array_equal(self.array, other.array)
 
     def __hash__(self) -> int:
         return hash(self.array.tobytes())
 
 
-def _split(tree: PyTree) -> tuple[list[Array], PyTree]:
-    """The arrays of JAX's, and the rest. One that stands in several places, as the period of
+def _extract_arrays(tree: PyTree) -> tuple[list[Array], PyTree]:
+    """The JAX arrays of `tree`, and the rest. An array that occurs several times, as the period of
     `holds(tau, 2)` does, is one parameter."""
     arrays = {id(x): x for x in jax.tree.leaves(tree) if isinstance(x, jax.Array)}
     number = {key: i for i, key in enumerate(arrays)}
 
-    def kept(x: Any) -> Any:
+    def replace(x: Any) -> Any:
         if isinstance(x, jax.Array):
-            return _Place(number[id(x)])
-        return _Fixed(x) if isinstance(x, np.ndarray) else x
+            return _ArrayIndex(number[id(x)])
+        return _ConstantArray(x) if isinstance(x, np.ndarray) else x
 
-    return list(arrays.values()), jax.tree.map(kept, tree)
+    return list(arrays.values()), jax.tree.map(replace, tree)
 
 
-def _put_back(arrays: list[Array], rest: PyTree) -> Any:
-    def given(x: Any) -> Any:
-        if isinstance(x, _Place):
+def _insert_arrays(arrays: list[Array], rest: PyTree) -> Any:
+    def replace(x: Any) -> Any:
+        if isinstance(x, _ArrayIndex):
             return arrays[x.number]
-        return x.array if isinstance(x, _Fixed) else x
+        return x.array if isinstance(x, _ConstantArray) else x
 
-    return jax.tree.map(given, rest)
+    return jax.tree.map(replace, rest)
 
 
 class AbstractLayer(eqx.Module):
-    """A named kind of `Flow`. `layer(x)` is the final state, `layer.solve(x, ...)` the solution."""
+    """A `Flow` with a name. `layer(x)` is the final state, `layer.solve(x, ...)` the solution."""
 
     flow: eqx.AbstractVar[Flow]
 
@@ -216,8 +217,8 @@ class AbstractLayer(eqx.Module):
 class NODE(AbstractLayer):
     """A neural ordinary differential equation, z' = f(z(t)) (eq. 2).
 
-    The baseline without a past. Its map is a homeomorphism, so it cannot take what lies inside a
-    ring out of it: use a layer with a past, or `ANODE`, for that. `options` are those of `Flow`.
+    The baseline without a past. Its map is a homeomorphism, so it cannot move points out of a
+    surrounding ring. Use a layer with a past, or `ANODE`, for that. `options` are those of `Flow`.
     """
 
     flow: Flow
@@ -227,11 +228,10 @@ class NODE(AbstractLayer):
 
 
 class ANODE(AbstractLayer):
-    """An augmented neural ODE: `p` zero channels behind those of the input, then a `NODE`.
+    """An augmented neural ODE, a `NODE` of the input with `p` zero channels appended.
 
-    Choose it where a past is out of the question and a `NODE` cannot part what lies close together.
-    The field has `p` channels more than the input, and so has the final state. `options` are those
-    of `Flow`.
+    Choose it if the equation must have no past and a `NODE` cannot separate the data. The field and
+    the final state have `p` channels more than the input. `options` are those of `Flow`.
     """
 
     flow: Flow
@@ -243,9 +243,9 @@ class ANODE(AbstractLayer):
 class NDDE(AbstractLayer):
     """A neural delay differential equation, z' = f(z(t), z(t - tau)), with a constant past.
 
-    For a system whose delay moves on with time. It must look up its past at every evaluation:
-    where held samples serve as well, `NPCDDE` is faster. The field has `history=1`; one that has
-    `uses_state=False` makes it the simple equation z' = f(z(t - tau)) (eq. 7).
+    Choose it for a system with a constant lag. It looks up its past at every evaluation, so
+    `NPCDDE` is faster if held samples serve as well. The field has `history=1`. With a field that
+    has `uses_state=False`, it is the simple equation z' = f(z(t - tau)) (eq. 7).
     """
 
     flow: Flow
@@ -259,17 +259,18 @@ class NDDE(AbstractLayer):
 class NPCDDE(AbstractLayer):
     """A neural piecewise-constant delay differential equation (eq. 13).
 
-    z' = f(z(t), z_k, z_{k-1}, ...), where z_k is the state at the last multiple of tau = T/n. The
-    first choice for a past: universal (Theorem 1, Proposition 2), with no need to look anything up.
-    No step crosses a knot, so that adaptive ones are more than a `NODE`'s.
+    z' = f(z(t), z_k, z_{k-1}, ...), where z_k is the state at the last multiple of tau = T/n. It is
+    the first choice of a layer with a past: it is universal (Theorem 1, Proposition 2) and looks
+    nothing up. No step crosses a knot, so it takes more adaptive steps than a `NODE`. Before the
+    start, the held states equal the initial state.
 
-    - `n`: the number of intervals in T. (Where T is an array of JAX's, tau is trained, T with it.)
-    - `lags`: the number of held states the field is given, n if left out; the field has
+    - `n`: the number of intervals in T. (If T is a JAX array, tau is trained, and T with it.)
+    - `lags`: the number of held states that the field gets, by default n. The field has
       `history=lags`. (The paper's formula has one more, which equals the one before it up to T.)
 
-    The simple equation (eq. 8) is `NPCDDE(MLP(..., history=1, uses_state=False), n, lags=1)`, the
-    one with a skip connection (eq. 12) `NPCDDE(MLP(..., history=2, uses_state=False), 2)`: n and 2
-    evaluations. Before the start the state was that at the start.
+    The simple equation (eq. 8) is `NPCDDE(MLP(..., history=1, uses_state=False), n, lags=1)`. The
+    equation with a skip connection (eq. 12) is
+    `NPCDDE(MLP(..., history=2, uses_state=False), 2)`. They take n and 2 evaluations.
     """
 
     flow: Flow
@@ -291,18 +292,19 @@ class NPCDDE(AbstractLayer):
                 f"states. Build the field with history={lags}, or give lags="
                 f"{field.design.history}."
             )
-        tau, end = _shared(T, n)
+        tau, end = _divide_span(T, n)
         self.flow = Flow(field, holds(tau, lags), T=end, **options)
 
 
 class UNPCDDE(AbstractLayer):
-    """An `NPCDDE` with a field of its own in each interval: unshared parameters (eq. 14).
+    """An `NPCDDE` with its own field in each interval: unshared parameters (eq. 14).
 
-    Choose it where depth should do different things, as in a residual network, of which it is the
-    continuous form: with fields that look at z_k alone and T = n it *is* one (eqs. 17 and 18).
+    Choose it if intervals should do different things, as the layers of a residual network do. It is
+    the continuous form of one: with fields of z_k alone and T = n, it *is* a residual network
+    (eqs. 17 and 18).
 
-    `fields` are the n of them; the paper's number k = 0, 1, ... has `history=k + 1`, all the held
-    states there are by then. A solve must span n intervals.
+    `fields` has one field for each of the n intervals. In the paper, field k = 0, 1, ... has
+    `history=k + 1`, all held states that exist by then. A solve must span n intervals.
     """
 
     flow: Flow
@@ -315,7 +317,7 @@ class UNPCDDE(AbstractLayer):
         lags: int | None = None,
         **options: Any,
     ):
-        n = len(checked_sequence("UNPCDDE", "fields", fields))
+        n = len(check_sequence("UNPCDDE", "fields", fields))
         check_whole("UNPCDDE", "the number of fields", n, 1)
-        tau, end = _shared(T, n)
+        tau, end = _divide_span(T, n)
         self.flow = Flow(list(fields), holds(tau, n if lags is None else lags), T=end, **options)

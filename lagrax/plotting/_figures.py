@@ -544,7 +544,7 @@ def _visible(mark: Mark) -> Mark:
 # --- plotly ---------------------------------------------------------------------------------------
 
 
-def plotly_panels(figure: Figure, *, check: bool = True) -> list[dict[str, Any]]:
+def plotly_panels(figure: Figure, *, check: bool = True, digits: int = 5) -> list[dict[str, Any]]:
     """One drawing a panel, as plotly's `data` and `layout`, checked by plotly and plain JSON. The
     check takes longer than all else: leave it out for figures drawn many times a second.
 
@@ -554,11 +554,11 @@ def plotly_panels(figure: Figure, *, check: bool = True) -> list[dict[str, Any]]
     panels = []
     for panel, (x_range, y_range) in zip(figure.panels, _ranges(figure), strict=True):
         bands = [
-            _plotly_band(mark, y_range)
+            _plotly_band(mark, y_range, digits)
             for mark in panel.marks
             if isinstance(mark, Line) and mark.low is not None
         ]
-        traces = bands + [_plotly_mark(mark) for mark in panel.marks]
+        traces = bands + [_plotly_mark(mark, digits) for mark in panel.marks]
         panels.append({"data": traces, "layout": _plotly_layout(panel, x_range, y_range)})
     return [_checked(panel) for panel in panels] if check else panels
 
@@ -571,7 +571,7 @@ def _checked(panel: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _plotly_mark(mark: Mark) -> dict[str, Any]:
+def _plotly_mark(mark: Mark, digits: int) -> dict[str, Any]:
     colour = COLOURS[mark.colour]
     if isinstance(mark, Line):
         dash = "dash" if mark.dashed else "solid"
@@ -580,14 +580,14 @@ def _plotly_mark(mark: Mark) -> dict[str, Any]:
         # Plotly counts in pixels, of which 96 make the inch that has 72 points.
         style = {"mode": "markers", "marker": {"color": colour, "size": mark.size * 96 / 72}}
     return style | {
-        "x": _rounded(mark.x),
-        "y": _rounded(mark.y),
+        "x": _rounded(mark.x, digits),
+        "y": _rounded(mark.y, digits),
         "name": html.escape(mark.label or "", quote=False),
         "hovertemplate": "%{x:.4~g}, %{y:.4~g}<extra>%{fullData.name}</extra>",
     }
 
 
-def _plotly_band(line: Line, y_range: Range | None) -> dict[str, Any]:
+def _plotly_band(line: Line, y_range: Range | None, digits: int) -> dict[str, Any]:
     """A closed outline around each stretch without gaps, cut off below the range: zero has no place
     on a logarithmic axis, and the whole outline would go with it."""
     x, low, high = (np.asarray(values, float) for values in (line.x, line.low, line.high))
@@ -599,8 +599,8 @@ def _plotly_band(line: Line, y_range: Range | None) -> dict[str, Any]:
         if is_known:
             there = np.array([*stretch])
             back = there[::-1]
-            outline_x += [*_rounded(x[there]), *_rounded(x[back]), None]
-            outline_y += [*_rounded(high[there]), *_rounded(low[back]), None]
+            outline_x += [*_rounded(x[there], digits), *_rounded(x[back], digits), None]
+            outline_y += [*_rounded(high[there], digits), *_rounded(low[back], digits), None]
     red, green, blue = bytes.fromhex(COLOURS[line.colour][1:])
     return {
         "x": outline_x,
@@ -641,13 +641,13 @@ def _plotly_layout(panel: Panel, x_range: Range | None, y_range: Range | None) -
     }
 
 
-def _rounded(values: Values) -> list[float | None]:
-    """Five significant digits, more where all values are alike in the first ones; none where a
-    value is not finite."""
+def _rounded(values: Values, digits: int = 5) -> list[float | None]:
+    """The values with `digits` significant digits, and with more if all values share their first
+    digits. None stands for a value that is not finite."""
     array = np.asarray(values, float)
     finite = array[np.isfinite(array)]
     spread = np.ptp(finite) if finite.size else 0.0
     alike = np.log10(np.abs(finite).max() / spread) if spread > 0 else 0.0
-    digits = 5 + min(12, max(0, math.ceil(alike) - 1))
+    digits += min(12, max(0, math.ceil(alike) - 1))
     rounded = [float(f"{value:.{digits}g}") for value in array.tolist()]
     return [value if math.isfinite(value) else None for value in rounded]

@@ -1,141 +1,105 @@
-"""Self-contained HTML pages: text, tables, and figures drawn by plotly.
+"""Self-contained HTML pages, rendered from templates.
 
-A page loads nothing from anywhere, so it can be opened from disk, sent by mail and kept.
+`templates/page.html` is the frame of a page and `templates/parts.html` holds its parts: sections,
+tables, figures. A command has a template of its own that extends the frame. A page loads nothing
+from anywhere, so it can be opened from disk, sent by mail and kept.
 """
 
-import dataclasses
+import base64
 import datetime
-import html
+import functools
+import gzip
+import itertools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..training._machine import load
-from . import COLOURS, Figure, Mark, Panel, Points, legend, plotly_panels, rows
+from ._figures import COLOURS, Figure, Panel, Points, legend, plotly_panels, rows
 
-_HERE = Path(__file__).parent
-
-
-class Html(str):
-    """Text that is HTML already; all other text is escaped on its way into an element."""
+_TEMPLATES = Path(__file__).with_name("templates")
 
 
-def element(name: str, *content: str, **attributes: object) -> Html:
-    """`<name attributes>content</name>`; `class_` is class, `aria_label` is aria-label."""
-    inside = "".join(part if isinstance(part, Html) else html.escape(part) for part in content)
-    written = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{html.escape(str(value))}"'
-        for key, value in attributes.items()
-    )
-    return Html(f"<{name}{written}>{inside}</{name}>")
+def render_page(template: Path, **content: Any) -> str:
+    """Renders the page of a template that extends `page.html`.
 
+    The template writes parts of the page with the macros of `parts.html`, as `show.table(...)` or
+    `show.figure(...)`. All text is escaped. The page needs `title`, and `introduction` unless the
+    template fills the block `lead`.
 
-# --- the page -------------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class Section:
-    """A part of a page that its table of contents leads to, under a heading of its own.
-
-    `anchor` is its address in the page; `mark` stands behind the title, in the heading alone.
+    Raises `MissingExtra` where jinja2 or plotly is absent: a command that computes for long loads
+    both first.
     """
-
-    anchor: str
-    title: str
-    content: Sequence[str]
-    mark: Sequence[str] = ()
+    environment = _environment(template.parent)
+    return environment.get_template(template.name).render(content)
 
 
-def page(title: str, introduction: str, sections: Sequence[Section]) -> str:
-    """The whole page. It needs plotly: who computes for long before `page` loads that first."""
-    plotly = load("plotly.offline").get_plotlyjs()
-    body = element(
-        "body",
-        _header(title, introduction, sections),
-        element("main", *map(_section, sections)),
-        element("script", Html(plotly.replace("</script", r"<\/script"))),
-        element("script", _beside("_page.js")),
+def _environment(folder: Path) -> Any:
+    """An environment for one page: it numbers the figures and collects the table of contents."""
+    jinja2 = load("jinja2")
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader([folder, _TEMPLATES]),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    return f"<!doctype html>\n{element('html', _head(title), body, lang='en')}\n"
+    environment.filters |= {"words": words, "duration": duration, "day": day, "all_square": _square}
+    environment.tests |= {
+        "numeric": lambda value: words(value)[:1] in "0123456789+-−–",
+        "detailed": lambda value: isinstance(value, Cell),
+        "points": lambda mark: isinstance(mark, Points),
+    }
+    contents: list[tuple[str, str]] = []
+    drawings: list[dict[str, Any]] = []
+    environment.globals |= {
+        "contents": contents,
+        "add_to_contents": lambda anchor, title: contents.append((anchor, title)) or "",
+        "add_drawing": lambda drawing: drawings.append(drawing) or len(drawings) - 1,
+        "packed_drawings": lambda: _pack(json.dumps(drawings, allow_nan=False)),
+        "packed_plotly": _pack_plotly,
+        "next_figure": itertools.count(1).__next__,
+        "colours": COLOURS,
+        "marks_of_legend": legend,
+        "panel_rows": _panel_rows,
+        "particulars_of": _particulars,
+    }
+    environment.globals["show"] = environment.get_template("parts.html").module
+    return environment
 
 
-def _head(title: str) -> Html:
-    # The policy makes sure of what the page promises: nothing is loaded from anywhere.
-    policy = (
-        "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-        "img-src data: blob:"
-    )
-    meta = Html(
-        '<meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-        '<link rel="icon" href="data:,">'
-    )
-    style = element("style", _beside("_page.css"))
-    return element("head", meta, element("title", title), style)
+@functools.cache
+def _pack_plotly() -> str:
+    """Plotly's script of 4.8 MB as 1.8 MB of text. The Python package of plotly has this one bundle
+    alone, not the smaller ones for a few kinds of charts."""
+    return _pack(load("plotly.offline").get_plotlyjs())
 
 
-def _beside(name: str) -> Html:
-    return Html((_HERE / name).read_text(encoding="utf-8"))
-
-
-def _header(title: str, introduction: str, sections: Sequence[Section]) -> Html:
-    links = [element("a", section.title, href=f"#{section.anchor}") for section in sections]
-    return element(
-        "header",
-        element("h1", title),
-        element("p", introduction),
-        element("nav", element("ul", *[element("li", a) for a in links]), aria_label="Contents"),
-    )
-
-
-def _section(section: Section) -> Html:
-    heading = element("h2", section.title, *section.mark)
-    return element("section", heading, *section.content, id=section.anchor)
+def _pack(text: str) -> str:
+    """Compresses `text` by gzip and writes the result in base 85. `page.js` decodes it."""
+    packed = base64.b85encode(gzip.compress(text.encode(), 9, mtime=0))
+    # Without "<" nothing in the text can end the element that holds it.
+    return packed.replace(b"<", b",").decode()
 
 
 # --- tables ---------------------------------------------------------------------------------------
 
 
-def show_table(
-    columns: Sequence[Any], rows: Sequence[Sequence[Any]], title: str = "", note: str = ""
-) -> Html:
-    """Measures: the first cell of a row is its name, the others are numbers."""
-    head = [
-        element("th", text(name), scope="col", class_="number" if number else "name")
-        for number, name in enumerate(columns)
-    ]
-    body = [
-        element(
-            "tr",
-            element("th", text(first), scope="row"),
-            *[element("td", text(cell), class_="number") for cell in rest],
-        )
-        for first, *rest in rows
-    ]
-    content = [element("thead", element("tr", *head)), element("tbody", *body)]
-    heading = [element("h3", title)] if title else []
-    box = scrollable(element("table", *content, class_="measures"), title or "Table")
-    below = [element("p", note, class_="note")] if note else []
-    return Html("".join([*heading, box, *below]))
+class Cell(NamedTuple):
+    """A cell of a table with a smaller second line, such as the range of a number."""
+
+    text: str
+    detail: str
 
 
-def scrollable(table: Html, label: str) -> Html:
-    """A wide table scrolls in its own box, by keyboard as well, and not the page."""
-    return element("div", table, class_="scroll", tabindex=0, role="region", aria_label=label)
-
-
-def show_particulars(
+def _particulars(
     settings: Mapping[str, Any],
     machine: Mapping[str, Any],
     seconds: Mapping[str, float | int | None],
-) -> Html:
-    """All settings, versions and times, folded away, for who wants to run the same again.
-
-    `machine` is what `_machine.describe()` gives, `seconds` how long each run took.
-    """
+) -> list[tuple[str, Mapping[str, Any]]]:
+    """`machine` is an answer of `_machine.describe()`, `seconds` the duration of each run."""
     flat: dict[str, Any] = {}
     for key, value in machine.items():
         flat |= value if isinstance(value, dict) else {key: value}
@@ -144,88 +108,62 @@ def show_particulars(
         "Versions and machine": flat,
         "Time of each run": {name: duration(time) for name, time in seconds.items()},
     }
-    shown = [_pairs(title, values) for title, values in tables.items() if values]
-    return element(
-        "details",
-        element("summary", "Settings, versions and times"),
-        element("div", *shown, class_="columns"),
-    )
-
-
-def _pairs(title: str, values: Mapping[str, Any]) -> Html:
-    body = [
-        element("tr", element("th", str(key), scope="row"), element("td", text(value)))
-        for key, value in values.items()
-    ]
-    table = element("table", element("caption", title), element("tbody", *body), class_="settings")
-    return scrollable(table, title)
+    return [(title, values) for title, values in tables.items() if values]
 
 
 # --- figures --------------------------------------------------------------------------------------
 
 
-def show_figure(figure: Figure, number: int) -> Html:
-    """The figure, which can be zoomed, under its legend; `number` is its own in the page."""
-    drawings = iter(plotly_panels(figure))
-    shape = "panels squares" if all(panel.equal for panel in figure.panels) else "panels"
-    parts = [_legend(legend(figure))]
-    # Rows without names share one grid, which wraps without leaving gaps.
+class _DrawnPanel(NamedTuple):
+    title: str
+    description: str
+    drawing: dict[str, Any]
+    equal: bool
+
+
+def _panel_rows(figure: Figure) -> Iterator[tuple[str, list[_DrawnPanel]]]:
+    """The panels of each row under the row's name. Rows without names share one grid, which wraps
+    without leaving gaps."""
+    drawings = iter(plotly_panels(figure, digits=4))  # as many as a reader sees on hover
     grid = zip(figure.rows, rows(figure), strict=True) if figure.rows else [("", figure.panels)]
     for name, row in grid:
-        if name:
-            parts.append(element("p", name, class_="row-name"))
-        panels = [_panel(panel, name, next(drawings)) for panel in row]
-        parts.append(element("div", *panels, class_=shape, style=f"--columns: {figure.columns}"))
-    caption = element("figcaption", element("strong", f"Figure {number}."), f" {figure.caption}")
-    return element("figure", *parts, caption, id=f"figure-{number}")
+        yield (
+            name,
+            [_DrawnPanel(p.title, _describe(p, name), next(drawings), p.equal) for p in row],
+        )
 
 
-def _panel(panel: Panel, row: str, drawing: dict[str, Any]) -> Html:
+def _square(panels: Sequence[_DrawnPanel]) -> bool:
+    return all(panel.equal for panel in panels)
+
+
+def _describe(panel: Panel, row: str) -> str:
+    """A text for readers who do not see the panel."""
     axes = f"{panel.ylabel or 'y'} against {panel.xlabel or 'x'}"
     scale = " on a logarithmic scale" if panel.ylog else ""
-    shown = dict.fromkeys(mark.label for mark in panel.marks if mark.label)
+    labels = dict.fromkeys(mark.label for mark in panel.marks if mark.label)
     title = ", ".join(filter(None, [row, panel.title]))
-    label = f"{title}: " * bool(title) + axes + scale + f" ({', '.join(shown)})" * bool(shown)
-    heading = element("p", panel.title, class_="panel-title")
-    box = element("div", class_="plot", role="img", aria_label=label)
-    # An escaped "<" keeps a text in the drawing from ending the script.
-    data = json.dumps(drawing, allow_nan=False, separators=(",", ":")).replace("<", r"\u003c")
-    script = element("script", Html(data), type="application/json")
-    return element("div", heading, box, script, class_="panel")
-
-
-def _legend(marks: Sequence[Mark]) -> Html:
-    entries = [element("li", _key(mark), mark.label or "") for mark in marks]
-    return element("ul", *entries, class_="legend", aria_label="Legend") if entries else Html("")
-
-
-def _key(mark: Mark) -> Html:
-    colour = COLOURS[mark.colour]
-    if isinstance(mark, Points):
-        shape = element("circle", cx=14, cy=6, r=4, fill=colour)
-    else:
-        dashes = "5 3" if mark.dashed else "none"
-        shape = element(
-            "line", x1=1, x2=27, y1=6, y2=6, stroke=colour, stroke_width=3, stroke_dasharray=dashes
-        )
-    return element("svg", shape, viewBox="0 0 28 12", aria_hidden="true")
+    return f"{title}: " * bool(title) + axes + scale + f" ({', '.join(labels)})" * bool(labels)
 
 
 # --- words ----------------------------------------------------------------------------------------
 
 
-def text(value: Any) -> str:
-    """A value of a table or a setting, for people."""
+def words(value: Any) -> str:
+    """A value of a table or a setting as text for people."""
+    if isinstance(value, Cell):
+        return value.text
     if isinstance(value, str):
         return value
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "–"
     if isinstance(value, list) and not any(isinstance(item, list | dict) for item in value):
-        return ", ".join(map(text, value))
+        return ", ".join(map(words, value))
     return f"{value:.6g}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
 
 
 def duration(seconds: float | int | None) -> str:
+    """A number of seconds with a unit that suits its size."""
     if seconds is None or not math.isfinite(seconds):
         return "–"
     if seconds < 60:
@@ -236,7 +174,7 @@ def duration(seconds: float | int | None) -> str:
 
 
 def day(date: str) -> str:
-    """An ISO date as people write it; any other text as it is."""
+    """An ISO date as people write it; any other text unchanged."""
     try:
         when = datetime.datetime.fromisoformat(date)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Training on several devices: the rows of a batch are divided among them, all else is on each."""
+"""Training on several devices. The rows of a batch are sharded; everything else is replicated."""
 
 import json
 from collections.abc import Sequence
@@ -19,21 +19,21 @@ ROWS = "rows"
 def make_mesh(
     devices: int | np.integer | Sequence[Any] | None, batch: int, rows: int
 ) -> Mesh | None:
-    """The devices in a row; None for the one that JAX would take by itself."""
+    """A mesh of the devices along one axis. None stands for JAX's default device."""
     if devices is None:
         return None
     if is_whole(devices):
-        there = jax.devices()
-        if not 1 <= devices <= len(there):
+        available = jax.devices()
+        if not 1 <= devices <= len(available):
             raise ValueError(
-                f"train got devices={devices}; expected 1 to {len(there)}, as many as JAX sees "
-                f"({there[0].device_kind}). On a CPU, XLA_FLAGS="
+                f"train got devices={devices}; expected 1 to {len(available)}, the number that JAX "
+                f"sees ({available[0].device_kind}). On a CPU, XLA_FLAGS="
                 "--xla_force_host_platform_device_count=N makes N of them."
             )
-        devices = there[: int(devices)]
+        devices = available[: int(devices)]
     if not isinstance(devices, Sequence) or not all(isinstance(d, jax.Device) for d in devices):
         raise TypeError(
-            f"train got devices={devices!r:.60}; expected how many, or some of jax.devices()."
+            f"train got devices={devices!r:.60}; expected a number, or a list from jax.devices()."
         )
     if not devices:
         raise ValueError("train got devices=[]; expected at least one, or None for the first.")
@@ -41,41 +41,41 @@ def make_mesh(
     if size % len(devices):
         raise ValueError(
             f"train got {size} rows a step for {len(devices)} devices; expected a multiple of "
-            f"{len(devices)}, so that each has as many: change batch_size, or devices."
+            f"{len(devices)}, so that all have the same number: change batch_size, or devices."
         )
     if len(set(devices)) < len(devices):
         raise ValueError(f"train got devices={devices!r:.60}; expected each device only once.")
     return Mesh(np.array(devices), (ROWS,))
 
 
-def divided(mesh: Mesh | None, batch: PyTree) -> PyTree:
-    """Within a compiled program: each device has its part of the rows, and computes with it."""
+def shard_rows(mesh: Mesh | None, batch: PyTree) -> PyTree:
+    """Inside a compiled program, lets each device compute with its part of the rows."""
     if mesh is None:
         return batch
     return jax.lax.with_sharding_constraint(batch, NamedSharding(mesh, PartitionSpec(ROWS)))
 
 
-def on_all(mesh: Mesh | None, tree: PyTree) -> PyTree:
-    """Every device has all of it."""
+def replicate(mesh: Mesh | None, tree: PyTree) -> PyTree:
+    """Puts all of `tree` on every device."""
     if mesh is None:
         return tree
     arrays, rest = eqx.partition(tree, eqx.is_array_like)
     return eqx.combine(jax.device_put(arrays, NamedSharding(mesh, PartitionSpec())), rest)
 
 
-def as_the_first_knows(*known: PyTree) -> tuple[PyTree, ...]:
-    """What the first process has, in all of them: arrays, or what JSON can hold."""
+def broadcast_from_first(*values: PyTree) -> tuple[PyTree, ...]:
+    """The values of the first process, in all processes. Each is a pytree of arrays, or JSON."""
     if jax.process_count() == 1:
-        return known
-    return tuple(_from_first(x) for x in known)
+        return values
+    return tuple(_broadcast(x) for x in values)
 
 
-def _from_first(known: PyTree) -> PyTree:
-    arrays, rest = eqx.partition(known, eqx.is_array)
+def _broadcast(value: PyTree) -> PyTree:
+    arrays, rest = eqx.partition(value, eqx.is_array)
     if jax.tree.leaves(arrays):
         return eqx.combine(multihost_utils.broadcast_one_to_all(arrays), rest)
-    # Every process has to say beforehand how much it expects.
-    text = np.frombuffer(json.dumps(known).encode(), np.uint8)
+    # Every process must know the size beforehand.
+    text = np.frombuffer(json.dumps(value).encode(), np.uint8)
     size = int(multihost_utils.broadcast_one_to_all(np.array(len(text))))
     text = multihost_utils.broadcast_one_to_all(np.resize(text, size))
     return json.loads(text.tobytes())

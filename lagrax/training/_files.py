@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and what is said where they cannot."""
+"""Files that are written whole or not at all, and safe reading of files from others."""
 
 import contextlib
 import errno
@@ -16,11 +16,11 @@ IN_THE_WAY = {errno.EEXIST, errno.ENOTDIR}
 
 
 class WriteError(OSError):
-    """Something cannot be written; the message says where, why and what to do."""
+    """A file or folder cannot be written. The message gives the place, reason and remedy."""
 
 
 def checked_path(who: str, path: Any) -> Path:
-    """A path that the system can be asked for, whatever is there."""
+    """The path as a `Path`. Raises unless the system can look it up."""
     if not isinstance(path, (str, Path)):
         raise TypeError(f"{who} got {path!r:.60}; expected a path.")
     if "\0" in str(path):
@@ -30,34 +30,34 @@ def checked_path(who: str, path: Any) -> Path:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """What the system refuses within becomes a sentence about `path`; the outermost one counts."""
+    """Turns an `OSError` in its block into a `WriteError` about `path`, the outermost one."""
     try:
         yield
     except OSError as error:
         cause: BaseException | None = error
         while isinstance(cause, WriteError):
             cause = cause.__cause__
-        raise WriteError(f"{path} cannot be written: {_why(cause)}") from cause
+        raise WriteError(f"{path} cannot be written: {_explain(cause)}") from cause
 
 
-def _why(error: BaseException | None) -> str:
+def _explain(error: BaseException | None) -> str:
     number = getattr(error, "errno", None)
-    said = getattr(error, "strerror", None) or str(error)
+    text = getattr(error, "strerror", None) or str(error)
     if number in FULL:
         return "the disk is full. Make room, and run the same again."
     if number in REFUSED:
-        return f"that is not allowed ({said}). Change it, or choose another place."
+        return f"that is not allowed ({text}). Change it, or choose another place."
     if number in IN_THE_WAY:
         return "a file is where a folder should be. Move it, or choose another place."
     if number == errno.ENOENT:
         return "it is gone. See who removed it, and run the same again."
-    return f"{said}. See to that, and run the same again."
+    return f"{text}. See to that, and run the same again."
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:
-    """All of `content` at `path`, or nothing, whenever the machine stops."""
+    """Writes all of `content` to `path`, or nothing if the machine stops in between."""
     content = content.encode() if isinstance(content, str) else content
-    # By chance: processes of several machines may share a folder and a number, threads always do.
+    # Random, since threads share a process number, and so may processes of several machines.
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -68,17 +68,17 @@ def write_atomically(path: Path, content: bytes | str) -> None:
                 os.fsync(file.fileno())
             os.replace(unfinished, path)
         finally:
-            # What went wrong before is to be told, not that this does, too.
+            # Report the original error, not a failure to clean up.
             with contextlib.suppress(OSError):
                 unfinished.unlink(missing_ok=True)
 
 
-# More than any file that is read whole; one without an end would take all memory.
+# Larger than any file that is read whole. A device without an end would fill the memory.
 LONGEST = 2**28
 
 
 def read_whole(path: Path) -> bytes:
-    """What a file holds; one that is longer than `LONGEST` is a ValueError."""
+    """The content of a file. Raises a ValueError if it is longer than `LONGEST`."""
     parts, size = [], 0
     with open(path, "rb") as file:
         while part := file.read(2**20):
@@ -90,21 +90,21 @@ def read_whole(path: Path) -> bytes:
 
 
 def check_regular(path: Path) -> None:
-    """Raises a ValueError for a pipe, which would be waited for, and for a device, which may have
-    no end. A folder is left to what opens it."""
+    """Raises a ValueError for a pipe, which blocks its reader, and for a device, which may have no
+    end. Opening a folder fails by itself."""
     mode = os.stat(path).st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise ValueError("it is not a regular file")
 
 
 def read_json(path: Path, constant: Callable[[str], Any] | None = None) -> Any:
-    """What a JSON file holds; one that holds none, in whatever way, is a ValueError."""
+    """The content of a JSON file. Raises a ValueError if it is not valid JSON."""
     check_regular(path)
     return parse_json(read_whole(path).decode(), constant)
 
 
 def parse_json(text: str, constant: Callable[[str], Any] | None = None) -> Any:
-    """`constant` makes something of NaN and the infinities, which are floats otherwise."""
+    """Parses JSON. `constant` converts NaN and infinities by name; without it, they are floats."""
     try:
         return json.loads(text, parse_constant=constant)
     except RecursionError:

@@ -1,4 +1,4 @@
-"""Where independent tasks are run: here, one after the other, or on the workers of Ray."""
+"""Launchers of independent tasks: in this process one after the other, or on workers of Ray."""
 
 import logging
 import os
@@ -11,56 +11,56 @@ from ._machine import load
 Launcher = Literal["here", "ray"]
 LAUNCHERS = ("here", "ray")
 
-# How often a task is begun again whose worker has died; it finds in its folder how far it was.
+# Attempts after the first one if a worker dies. Each resumes from the folder of its task.
 RETRIES = 3
 
 
 class WorkerDied(RuntimeError):
-    """A task ended with its worker every time it was tried, or with the machine's part of Ray."""
+    """The worker of a task died in every attempt, or Ray's own process on its machine died."""
 
 
 def launch(
     launcher: Launcher, task: Callable[..., Any], arguments: Sequence[tuple], *, gpus: int = 1
 ) -> Iterator[tuple[int, Any]]:
-    """Runs `task` with each of the arguments; their numbers and what came of them, as they end.
+    """Runs `task` with each of the arguments. Yields number and result of each task as it ends.
 
-    So many `gpus` each has for itself on a cluster that has some.
+    Each task reserves `gpus` GPUs if the cluster has any.
     """
     if launcher == "ray":
         yield from _on_ray(task, arguments, gpus)
         return
-    for number, given in enumerate(arguments):
-        yield number, task(*given)
+    for number, its_arguments in enumerate(arguments):
+        yield number, task(*its_arguments)
 
 
 def _on_ray(
     task: Callable[..., Any], arguments: Sequence[tuple], gpus: int
 ) -> Iterator[tuple[int, Any]]:
-    """On the cluster that `ray start` has made or $RAY_ADDRESS names, else on one of its own."""
-    # Ray reads these when it is imported.
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # or it reports to its makers
-    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")  # or it tells stdout of each retry
+    """Runs on the cluster that `ray start` made or $RAY_ADDRESS names, or else starts one."""
+    # Ray reads these variables when it is imported.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # send no usage statistics
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")  # keep retries out of stdout
     if "RAY_ADDRESS" not in os.environ:
-        # As on a Mac, a cluster of its own then listens to this machine alone.
+        # A new cluster then listens to this machine alone, as it does on a Mac.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     ray = load("ray")
-    mine = not ray.is_initialized()
-    if mine:
+    starts_cluster = not ray.is_initialized()
+    if starts_cluster:
         with warnings.catch_warnings():
-            # JAX warns of forks; these become other programs at once.
+            # JAX warns of forks. These execute another program at once.
             warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
             ray.init(log_to_driver=False, include_dashboard=False, logging_level=logging.ERROR)
     try:
         has_gpu = ray.cluster_resources().get("GPU", 0) > 0
         options = {"num_cpus": 1, "num_gpus": gpus if has_gpu else 0, "max_retries": RETRIES}
         remote = ray.remote(**options)(task)
-        waiting = {remote.remote(*given): number for number, given in enumerate(arguments)}
+        waiting = {remote.remote(*each): number for number, each in enumerate(arguments)}
         while waiting:
             (ended, *_), _ = ray.wait(list(waiting))
             number = waiting.pop(ended)
             yield number, _result(ray, ended, f"Task {number + 1} of {len(arguments)}")
     finally:
-        if mine:
+        if starts_cluster:
             ray.shutdown()
 
 
@@ -69,16 +69,17 @@ def _result(ray: Any, ended: Any, name: str) -> Any:
     try:
         return ray.get(ended)
     except errors.RayTaskError as error:
-        # What the task raised, without the story of how it came here.
+        # The exception of the task, without the trace of the worker.
         raise error.cause from None
     except (errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError) as error:
         raise WorkerDied(
-            f"{name} ended with its worker {RETRIES + 1} times; what is done is kept. Look for "
-            "what kills it, such as memory, and run the same command again."
+            f"{name} ended with its worker {RETRIES + 1} times. Finished work is kept. Find what "
+            "kills it, such as a lack of memory, and run the same command again."
         ) from error
-    # A task's own OSError came above. This is Ray's, which older versions raise for the same.
+    # An OSError of the task is a RayTaskError. Older versions of Ray raise their own for a raylet
+    # that died.
     except (errors.LocalRayletDiedError, OSError) as error:
         raise WorkerDied(
-            f"{name} ended because Ray's own process on its machine (raylet) died; what is done is "
-            "kept. Look for what kills it, such as memory, and run the same command again."
+            f"{name} ended because Ray's own process on its machine (raylet) died. Finished work "
+            "is kept. Find what kills it, such as a lack of memory, and run the same command again."
         ) from error

@@ -1,4 +1,4 @@
-"""What a result was computed with: versions, device, commit."""
+"""The software and hardware behind a result: versions, commit, device. Optional packages."""
 
 import importlib
 import importlib.metadata
@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-# What lagrax computes, trains, draws and talks with; the extra that brings it, if one does.
+# Packages that lagrax uses, and the extra that installs each; None for a core dependency.
 PACKAGES = {
     "jax": None,
     "jaxlib": None,
@@ -19,24 +19,30 @@ PACKAGES = {
     "equinox": None,
     "numpy": None,
     "filelock": "train",
+    "msgspec": "train",
     "optax": "train",
     "safetensors": "train",
+    "narwhals": "train",
     "rich": "train",
     "tensorboardX": "train",
+    "jinja2": "plot",
     "matplotlib": "plot",
     "plotly": "plot",
     "typer": "cli",
+    "polars": "cli",
+    "fastexcel": "cli",
     "dash": "explore",
     "ray": "ray",
+    "pooch": "reproduction",
 }
 
 
 class MissingExtra(ImportError):
-    """An optional package is not installed; the message names the extra that brings it."""
+    """An optional package is not installed. The message names the extra that installs it."""
 
 
 def load(module: str) -> Any:
-    """An optional module, where it is needed; its absence names the extra that brings it."""
+    """Imports an optional module. Raises a `MissingExtra` if its package is not installed."""
     package = module.partition(".")[0]
     try:
         return importlib.import_module(module)
@@ -46,8 +52,8 @@ def load(module: str) -> Any:
 
 
 def versions() -> dict[str, str | None]:
-    """The versions of lagrax and of what it uses; None for what is not installed."""
-    # Not from the metadata, which a source tree on PYTHONPATH does not have.
+    """The versions of lagrax and of the packages it uses. None for packages not installed."""
+    # A source tree on PYTHONPATH has no metadata, so this reads the attribute.
     return {"lagrax": sys.modules["lagrax"].__version__} | {p: _version(p) for p in PACKAGES}
 
 
@@ -59,7 +65,7 @@ def _version(package: str) -> str | None:
 
 
 def commit() -> str | None:
-    """The commit of lagrax's own source, if it runs from a git checkout; "+" marks changes."""
+    """The commit of lagrax's source if it runs from a git checkout. "+" marks changes."""
     root = Path(__file__).parents[2]
     if not (root / ".git").exists():
         return None
@@ -81,7 +87,7 @@ def _git(root: Path, *arguments: str) -> str | None:
 
 
 def describe() -> dict[str, Any]:
-    """All of it, as JSON."""
+    """Versions, commit and hardware as JSON."""
     devices = jax.devices()
     return {
         "versions": {name: version for name, version in versions().items() if version},

@@ -1,4 +1,4 @@
-"""Progress of long work on stderr: a bar in a terminal, a plain line now and then elsewhere."""
+"""Progress on stderr: a bar in a terminal, a plain line every ten seconds elsewhere."""
 
 import sys
 import threading
@@ -8,12 +8,12 @@ from typing import Any
 
 from ._machine import load
 
-# Between two lines where there is no terminal: enough to see life, few enough for a log.
+# Seconds between two lines without a terminal.
 LINE_SECONDS = 10.0
 
 
 class Progress:
-    """Shows how far `steps` have come, a text beside it (the loss), and the time left."""
+    """Shows the steps done, a text such as the loss, and the time left."""
 
     def __init__(self, name: str, done: int, steps: int, *, shown: bool = True):
         self._name, self._first, self._steps = name, done, steps
@@ -54,7 +54,7 @@ class Progress:
 
 
 class _Board:
-    """The bars of all that goes on at the same time: a terminal has room for one display."""
+    """All bars of this process. A terminal can show one display at a time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -74,8 +74,7 @@ def training(folder: Path, seed: int) -> None:
 
 def sweeping(folder: Path, seed: int) -> None:
     """Two image classifiers on made-up images, one after the other, and their figures."""
-    from reproduction.images import Protocol, Run
-    from reproduction.sweeps import sweep
+    from reproduction.images import ImageRun, Protocol, sweep
 
     protocol = Protocol(
         "euler",
@@ -88,7 +87,7 @@ def sweeping(folder: Path, seed: int) -> None:
         counted=0,
         checked=False,
     )
-    runs = [Run("mnist", "NODE", 10 * seed + i, protocol) for i in range(2)]
+    runs = [ImageRun("mnist", "NODE", 10 * seed + i, protocol) for i in range(2)]
     sweep(runs, folder, data=folder.parent / "mnist", progress=False)
 
 
@@ -114,7 +113,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def left_by_training(folder: Path) -> dict[str, Any]:
-    from lagrax.training._runs import load_arrays
+    from lagrax.training._checkpoints import load_arrays
 
     found: dict[str, Any] = files(folder)
     del found["config.json"]

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 import lagrax
-from lagrax._cli import fit as fitting, fit_model as _fit, fit_report as _fit_report
-from lagrax._cli.fit_model import FitOptions
+from lagrax._cli import fit as fitting, fit_delays, fit_model as _fit, fit_report as _fit_report
+from lagrax._cli.fit_options import FitOptions
 from lagrax._cli.table import read_table
+from lagrax._cli.units import Duration
 from lagrax._solve.delays import Hold, Lag, Learn, holds
 from lagrax.identify._selection import Candidate, Scan, Selection
 
@@ -46,7 +47,7 @@ def fitted(tmp_path_factory):
     """A fit of the population equation: its folder and what was found."""
     folder = tmp_path_factory.mktemp("fit")
     write_csv(folder / "x.csv", ["t", "x"], *population())
-    options = FitOptions(hold=1.0, field="library", ensemble=2, forecast=5)
+    options = FitOptions(hold=Duration(1), field="library", ensemble=2, forecast=Duration(5))
     found = _fit.find(folder / "x.csv", options, read_table(folder / "x.csv"))
     summary = fitting.write_answer(found, folder / "found")
     return folder / "found", found, summary
@@ -107,7 +108,7 @@ def test_the_equation_is_found(fitted):
     assert summary["scores"][0]["nrmse"] < summary["scores"][0]["standing_still"]
     assert summary["delays"] == [{"kind": "hold", "tau": 1.0, "lag": 0}]
     assert "repeats after 2 knots" in summary["long_run"]["sentence"]
-    assert found.seconds["fitting"] > 0
+    assert set(found.seconds) == {"fitting", "forecast and long run"}
     json.dumps(summary, allow_nan=False)
 
 
@@ -168,8 +169,8 @@ def test_the_rest_of_the_page(fitted):
     model.scans_ = [Scan(np.array([0.5, 1.0, 2.0]), np.array([1.0, 0.1, 0.5]), good)]
     model.periods_ = [1.0]
     model.series_ = [t._replace(us=np.zeros((len(t.ts), 1))) for t in model.series_]
-    measured = model._learned.measured._replace(series=model.series_)
-    model._learned = model._learned._replace(measured=measured)
+    dataset = model._model.dataset._replace(series=model.series_)
+    model._model = model._model._replace(dataset=dataset)
     series = lagrax.training.Series(np.array([1, 2]), np.ones((2, 2)))
     model.losses_ = {"loss": series, "held_out": series}
     more = dataclasses.replace(
@@ -220,7 +221,7 @@ def test_times_are_written_as_they_were_read(tmp_path, apart):
     dates = [(first + i * gap).isoformat() for i in range(12)]
     write_csv(tmp_path / "x.csv", ["when", "x"], dates, range(12))
     table = read_table(tmp_path / "x.csv")
-    assert list(_fit.times(table, table.ts)) == dates
+    assert list(table.format_times(table.ts)) == dates
 
 
 @pytest.mark.parametrize(
@@ -238,7 +239,7 @@ def test_months_are_continued_by_months(tmp_path, first, months, after):
     dates = [datetime.date(n // 12, n % 12 + 1, day) for n in numbers]
     write_csv(tmp_path / "x.csv", ["when", "x"], dates, range(13))
     table = read_table(tmp_path / "x.csv")
-    assert list(_fit.times(table, _fit._later(table, 3))) == after
+    assert list(table.format_times(_fit.later_times(table, 3))) == after
 
 
 def test_the_last_days_of_months_are_continued_by_such(tmp_path):
@@ -246,14 +247,14 @@ def test_the_last_days_of_months_are_continued_by_such(tmp_path):
     write_csv(tmp_path / "x.csv", ["when", "x"], dates, range(12))
     table = read_table(tmp_path / "x.csv")
     after = ["2023-12-31", "2024-01-31", "2024-02-29"]
-    assert list(_fit.times(table, _fit._later(table, 3))) == after
+    assert list(table.format_times(_fit.later_times(table, 3))) == after
 
 
 def test_days_are_continued_by_days(tmp_path):
     dates = [datetime.date(2024, 1, 31) + datetime.timedelta(days=30 * i) for i in range(12)]
     write_csv(tmp_path / "x.csv", ["when", "x"], dates, range(12))
     table = read_table(tmp_path / "x.csv")
-    assert _fit._later(table, 2).tolist() == [360, 390]
+    assert _fit.later_times(table, 2).tolist() == [360, 390]
 
 
 def test_dates_end(lagrax_command, tmp_path):
@@ -271,9 +272,8 @@ def test_what_was_taken_for_what_is_told(tmp_path):
     rows = [f"2024-01-{day:02d}T08:00,{day % 7},{day},a" for day in range(1, 20)]
     (tmp_path / "x.csv").write_text("\n".join(["when,x,u,note", *rows]))
     table = read_table(tmp_path / "x.csv", inputs=["u"])
-    assert _fit._taken(table) == (
-        "time when, in days since 2024-01-01T08:00:00; states x; inputs u; left out (no numbers) "
-        "note."
+    assert _fit.describe_table(table) == (
+        "time when, in days since 2024-01-01 08:00; states x; inputs u; left out (no numbers) note."
     )
 
 
@@ -304,11 +304,19 @@ def table(tmp_path):
     return read_table(tmp_path / "x.csv")
 
 
+def lookback(table, hold=None, lag=None, **options):
+    """What options ask for, with plain numbers as periods."""
+    duration = lambda tau: None if tau is None else Duration(tau)
+    options = FitOptions(hold=duration(hold), lag=duration(lag), select=True, **options)
+    return fit_delays.read_lookback(options, table)
+
+
 def test_delays_that_are_asked_for(table):
-    assert _fit._delays(FitOptions(), table, None) == []
-    first, second, third = _fit._delays(FitOptions(hold=1.0, lags=2, lag=0.5), table, None)
+    delays = lambda **options: fit_delays.make_delays(lookback(table, **options), table)
+    assert delays() == []
+    first, second, third = delays(hold=1.0, lags=2, lag=0.5)
     assert (first.tau, first.lag, second.lag, third.tau) == (1.0, 0, 1, 0.5)
-    (hold,) = _fit._delays(FitOptions(hold=1.0, learn_tau=True), table, None)
+    (hold,) = delays(hold=1.0, learn_tau=True)
     assert isinstance(hold.tau, Learn)
     assert (hold.tau.low, hold.tau.high) == (pytest.approx(0.6), 3.0)
 
@@ -327,17 +335,17 @@ def test_delays_that_are_asked_for(table):
     ],
 )
 def test_candidates(table, options, names):
-    assert list(_fit._candidates(FitOptions(**options), table)) == names
+    assert list(fit_delays.make_candidates(lookback(table, **options), table)) == names
 
 
 def test_the_chosen_delays_share_their_period():
     found = holds(1.0000000000000002, 2)
     best = Candidate("2 holds", found, [*found, Lag(0.5)], 0.1, [])
     selection = Selection([best], best)
-    first, second, third = _fit._chosen(selection, learn=True)
+    first, second, third = fit_delays.refine_chosen(selection, learn=True)
     assert first.tau is second.tau
     assert third.tau.start == 0.5
-    assert [d.tau for d in _fit._chosen(selection, learn=False)] == [1.0, 1.0, 0.5]
+    assert [d.tau for d in fit_delays.refine_chosen(selection, learn=False)] == [1.0, 1.0, 0.5]
 
 
 @pytest.mark.slow
@@ -389,13 +397,17 @@ def test_periods_that_the_series_cannot_tell_are_told(fitted, good, sentence):
         ("x.csv --field forest", "'--field': 'forest' is not one of 'mlp', 'library'."),
         ("x.csv --lags 2", "--lags 2 needs the period of the holds: add --hold TAU."),
         ("x.csv --learn-tau", "--learn-tau needs a period to start from: add --hold TAU or"),
-        ("x.csv --hold -1", "--hold -1: expected a positive number."),
-        ("x.csv --hold one", "'--hold': Input should be a valid number, unable to parse string"),
-        ("x.csv --hold one", "; got one."),
-        ("x.csv --hold nan", "--hold nan: expected a positive number."),
+        ("x.csv --hold -1", "'--hold': '-1' is no duration; expected a positive number"),
+        ("x.csv --hold one", "'--hold': 'one' is no duration; expected a positive number, with"),
+        ("x.csv --hold 0", "'--hold': '0' is no period; expected a positive number."),
+        ("x.csv --hold 5m", "'m' is no unit of time; expected one of s, min"),
+        ("x.csv --hold 60s", "--hold 60s: the times have no unit. Add --unit"),
+        ("x.csv --hold 3mo --unit d", "--hold 3mo: months have no fixed number of days"),
+        ("x.csv --forecast 1.5", "--forecast 1.5: expected a whole number of samples"),
+        ("x.csv --hold nan", "'--hold': 'nan' is no duration"),
         ("x.csv --lag 0.01", "--lag 0.01 is shorter than the time between two samples, 0.2,"),
         ("x.csv --hold 4 --lags 2", "--hold 4 with --lags 2 looks back further than half"),
-        ("x.csv --forecast -1", "'--forecast': Input should be greater than or equal to 0"),
+        ("x.csv --forecast -1", "'--forecast': '-1' is no duration"),
         ("x.csv --ensemble 0", "'--ensemble': Input should be greater than or equal to 1"),
         ("x.csv --out x.csv", "--out x.csv is a file; expected a folder"),
         ("x.csv --out full", "--out full holds something other than an answer of `lagrax fit`"),

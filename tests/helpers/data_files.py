@@ -52,28 +52,6 @@ def binary_files():
     return {f"{name}.bin": a.tobytes() for name, a in zip(BATCHES, joined, strict=True)}
 
 
-def python2_pickle(images, labels, kind=b"u1", body=None):
-    """As Python 2 and the numpy of 2009 wrote a batch; today's cannot."""
-    text = lambda value: b"U" + bytes([len(value)]) + value
-    body = images.tobytes() if body is None else body
-    dtype = b"cnumpy\ndtype\n" + text(kind) + b"K\x00K\x01\x87R(K\x03" + text(b"|")
-    dtype += b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
-    array = b"cnumpy.core.multiarray\n_reconstruct\nq\x01cnumpy\nndarray\nq\x02K\x00\x85"
-    array += (
-        text(b"b") + b"\x87R(K\x01" + b"".join(b"M" + struct.pack("<H", n) for n in images.shape)
-    )
-    array += b"\x86" + dtype + b"\x89T" + struct.pack("<I", len(body)) + body + b"tb"
-    numbers = b"](" + b"".join(b"K" + bytes([n]) for n in labels) + b"e"
-    entries = text(b"batch_label") + text(b"testing batch 1 of 1") + text(b"labels") + numbers
-    entries += text(b"data") + array + text(b"filenames") + b"](" + text(b"a.png") + b"e"
-    return b"\x80\x02}q\x03(" + entries + b"u."
-
-
-def pickled_files():
-    contents = [python2_pickle(images, labels) for images, labels in batches()]
-    return dict(zip(BATCHES, contents, strict=True))
-
-
 def archive(files, odd=()):
     """A tar.gz of files, with odd members in front."""
     file = io.BytesIO()
@@ -106,16 +84,11 @@ def svhn_files(**more):
     }
 
 
-BIN, PY = "cifar-10-batches-bin", "cifar-10-batches-py"
-BINARY_TAR, PYTHON_TAR = "cifar-10-binary.tar.gz", "cifar-10-python.tar.gz"
+BIN, BINARY_TAR = "cifar-10-batches-bin", "cifar-10-binary.tar.gz"
 
 
 def binary_tar(odd=()):
     return {BINARY_TAR: archive(inside(BIN, binary_files()), odd)}
-
-
-def python_tar():
-    return {PYTHON_TAR: archive(inside(PY, pickled_files()))}
 
 
 def write(folder, files):

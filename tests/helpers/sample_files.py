@@ -7,7 +7,7 @@ import os
 import numpy as np
 import safetensors.numpy
 
-from lagrax.training import _runs
+from lagrax.training._checkpoints import compute_digest
 
 # --- a model of Identifier: x' = −x, as a library finds it ----------------------------------------
 
@@ -53,7 +53,7 @@ ABOUT = {
 
 def tensors(arrays, about, digest=None):
     """As `save_checkpoint` writes them, with the digest that belongs to them or another."""
-    digest = _runs._digest(arrays, about) if digest is None else digest
+    digest = compute_digest(arrays, about) if digest is None else digest
     return safetensors.numpy.save(arrays, metadata=about | {"digest": digest})
 
 

@@ -179,13 +179,13 @@ FILES = {
         model({"colour": "red"}),
         Identifier.load,
         IdentifyError,
-        ["'colour'"],
+        ["`colour`"],
     ),
     "a model with a delay of no kind": (
         model({"delays": [{"tau": 1.0}]}),
         Identifier.load,
         IdentifyError,
-        ["KeyError: 'kind'"],
+        ["`kind`"],
     ),
     "a model with a wrong delay": (
         model({"delays": [{"kind": "Lag", "tau": -1.0}]}),

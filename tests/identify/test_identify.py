@@ -18,18 +18,11 @@ from lagrax._cli.long_run import learned_map
 from lagrax._cli.table import LEAST_ROWS
 from lagrax._solve.delays import describe
 from lagrax.identify._checks import check_sizes
-from lagrax.identify._equations import (
-    REST,
-    Equation,
-    Polynomial,
-    Setting,
-    follow,
-    followed,
-    make_rows,
-)
-from lagrax.identify._members import SMALL
-from lagrax.identify._series import Window, as_trajectories
-from lagrax.identify._windows import LEAST_AT_REST
+from lagrax.identify._ensemble import NEGLIGIBLE, SMALL
+from lagrax.identify._fields import Equation, Polynomial
+from lagrax.identify._series import read_series
+from lagrax.identify._simulation import SolveSetup, solve_from, solve_window, stack_windows
+from lagrax.identify._windows import LEAST_AT_REST, Window
 
 QUICK = {"iterations": 100, "progress": False, "width": 8}
 
@@ -271,7 +264,7 @@ def test_the_long_run_starts_where_all_is_known():
 
 def test_the_page_names_the_limits():
     page = (Path(__file__).parents[2] / "docs/identify.md").read_text(encoding="utf-8")
-    assert (REST, SMALL, LEAST_ROWS) == (1e-5, (0.1, 0.01), 10)
+    assert (NEGLIGIBLE, SMALL, LEAST_ROWS) == (1e-5, (0.1, 0.01), 10)
     assert "less than a hundred-thousandth" in page
     assert "Ten rows are the least" in page
 
@@ -326,7 +319,7 @@ def test_small_terms_have_to_earn_their_place(noise):
     model = Identifier([Hold(1.0)], "library", progress=False).fit(ts, ys)
     hare, lynx = model.equations(["hare", "lynx"])
     assert re.sub(r"[\d.]+ ", "", hare) == "hare′ = hare − hare lynx − hare hare(⌊t⌋)"
-    assert re.sub(r"[\d.]+ ", "", lynx) == "lynx′ = − lynx + hare lynx"
+    assert re.sub(r"[\d.]+ ", "", lynx) == "lynx′ = −lynx + hare lynx"
     found = [float(x) for x in re.findall(r"[\d.]+(?= )", hare + lynx)]
     np.testing.assert_allclose(found, [1.2, 0.5, 0.9, 0.6, 0.7], rtol=5 * noise + 1e-4)
 
@@ -343,7 +336,7 @@ def test_a_driven_oscillator_has_no_rests():
             x = x + step(half, u) - half
         xs.append(x)
     model = Identifier((), "library").fit(ts, np.array(xs), us)
-    assert model.equations(["p", "v"], ["u"]) == ["p′ = 1 v", "v′ = − 1 p − 0.4 v + 1 u"]
+    assert model.equations(["p", "v"], ["u"]) == ["p′ = 1 v", "v′ = −1 p − 0.4 v + 1 u"]
 
 
 def test_a_state_that_does_not_vary():
@@ -432,15 +425,15 @@ def test_the_gradient_of_a_period(kind, x64):
     """Against finite differences, from a period at which no sample meets a knot."""
     learn = Learn(0.93)
     ts, ys = of_population(span=6)
-    (trajectory,) = as_trajectories(ts, ys)
-    rows = make_rows([trajectory], [Window(0, 20, 35), Window(0, 35, 50)], [kind(0.93)])
+    (trajectory,) = read_series(ts, ys)
+    rows = stack_windows([trajectory], [Window(0, 20, 35), Window(0, 35, 50)], [kind(0.93)])
     field = Polynomial(jnp.array([[2.2], [-2.3]]), ((True,), (True,)), ((1, 0), (1, 1)))
-    setting = Setting([kind(learn)], (0.93,), 4, 3, diffrax.Bosh3(), False)
+    setting = SolveSetup([kind(learn)], (0.93,), 4, 3, diffrax.Bosh3(), False)
 
     @jax.jit
     def loss(shift):
         equation = Equation(field, shift[None])
-        states = jax.vmap(lambda row: follow(equation, setting, row))(rows)
+        states = jax.vmap(lambda row: solve_window(equation, setting, row))(rows)
         return jnp.mean((states - rows.ys) ** 2)
 
     for shift in (-0.31, 0.117):
@@ -524,8 +517,8 @@ def test_simulate_follows_the_closed_form():
 
 def test_other_starts_use_the_same_program(network, monkeypatch):
     traced = []
-    count = lambda *a: traced.append(a) or followed(*a)
-    monkeypatch.setattr("lagrax.identify._learning.followed", count)
+    count = lambda *a: traced.append(a) or solve_from(*a)
+    monkeypatch.setattr("lagrax.identify._simulation.solve_from", count)
     ts = np.linspace(0, 3.3, 12)
     first, second = network.simulate(ts, 0.4), network.simulate(ts, 0.7)
     assert len(traced) == 1
@@ -570,7 +563,7 @@ def test_predictions_start_anew_every_horizon():
     ts, ys = of_population()
     model = Identifier([Hold(1.0)], "library").fit(ts, ys)
     # Nothing moves.
-    model._learned = with_coefficients(model._learned, jnp.zeros((1, 2, 1)))
+    model._model = with_coefficients(model._model, jnp.zeros((1, 2, 1)))
     predicted = model.predict(ts, ys, horizon=7)
     first = 10  # the past is known from there on
     starts = first + (np.arange(len(ts)) - first - 1) // 7 * 7
@@ -594,7 +587,7 @@ def test_predictions_know_nothing_of_what_comes_later():
     ts, ys = of_population()
     model = Identifier([Hold(1.003)], "library").fit(ts, ys)
     before = model.predict(ts, ys, horizon=10)
-    first = model._learned.first_start(model.series_[0])
+    first = model._model.find_first_start(model.series_[0])
     start = first + 10 * ((140 - first) // 10)
     changed = ys.copy()
     changed[start + 1 :] += 1.0
@@ -606,8 +599,8 @@ def test_predictions_know_nothing_of_what_comes_later():
 def test_a_prediction_that_runs_away_is_no_good_one():
     ts, ys = of_population(span=8)
     model = Identifier([Hold(1.0)], "library").fit(ts, ys)
-    wild = 1e4 * jnp.abs(model._learned.members.field.coefficients)
-    model._learned = with_coefficients(model._learned, wild)
+    wild = 1e4 * jnp.abs(model._model.members.field.coefficients)
+    model._model = with_coefficients(model._model, wild)
     assert model.score(ts, ys) == -np.inf
     assert model.score(ts, ys, metric="nrmse") == np.inf
 
@@ -618,12 +611,12 @@ def test_the_last_dose_is_held_to_the_end(x64):
     ts = np.arange(0, 12, 0.1)
     decay = lambda t, x, args, *, history: 0.5 * history[0] - 0.3 * x
     ys = series(decay, ts, 1.0, [Hold(times=times)])
-    (trajectory,) = as_trajectories(ts, ys)
-    rows = make_rows([trajectory], [Window(0, 80, 100)], [Hold(times=times)])
+    (trajectory,) = read_series(ts, ys)
+    rows = stack_windows([trajectory], [Window(0, 80, 100)], [Hold(times=times)])
     field = Polynomial(jnp.array([[-0.3], [0.5]]), ((True,), (True,)), ((1, 0), (0, 1)))
-    setting = Setting([Hold(times=times)], (), None, 4, diffrax.Tsit5(), False)
+    setting = SolveSetup([Hold(times=times)], (), None, 4, diffrax.Tsit5(), False)
     row = jax.tree.map(lambda x: jnp.asarray(x[0]), rows)
-    found = follow(Equation(field, jnp.zeros(0)), setting, row)
+    found = solve_window(Equation(field, jnp.zeros(0)), setting, row)
     np.testing.assert_allclose(found[:, 0], ys[80:101], rtol=1e-5)
 
 
@@ -848,7 +841,7 @@ def test_the_numbers_on_the_page():
     page = " ".join(text.split())
     assert f"as many of them are kept as there are others, {LEAST_AT_REST} at least" in page
     assert "with squares, up to about 1e18 and down to 1e-18" in page
-    series = lambda size: as_trajectories(np.arange(4.0), size * np.array([1.0, 0.5, 0.7, 0.6]))
+    series = lambda size: read_series(np.arange(4.0), size * np.array([1.0, 0.5, 0.7, 0.6]))
     for power in (18, -18):
         check_sizes(series(10.0**power), 2)
     for power in (19, -19):

@@ -1,9 +1,10 @@
-"""What the benchmarks wrote is whole, and their page says what their numbers say."""
+"""The results of the benchmarks are complete, and the pages agree with them."""
 
 import json
 import math
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +23,7 @@ def table(load_script):
 
 
 @pytest.mark.parametrize("path", ANSWERS, ids=lambda p: p.stem)
-def test_an_answer_is_whole(path):
+def test_results_are_complete(path):
     answer = json.loads(path.read_text(encoding="utf-8"))
     assert answer["question"].endswith("?")
     assert isinstance(answer["hardware"], str)
@@ -45,7 +46,21 @@ def test_the_page_is_that_of_the_numbers(table):
 def test_the_docs_have_the_table_of_the_numbers(table):
     text = table.DOCS.read_text(encoding="utf-8")
     assert text == table.with_table(text, BENCHMARKS / "results")
-    assert "| --- |" in text
+    assert "| goal | measured | target | verdict |" in text
+
+
+def test_the_chart_shows_the_numbers(table, tmp_path):
+    results = BENCHMARKS / "results"
+    assert table.chart_is_current(results, table.CHART)
+    for path in results.glob("*.json"):
+        shutil.copy(path, tmp_path)
+    changed = json.loads((tmp_path / "throughput.json").read_text(encoding="utf-8"))
+    for one in changed["goals"]:
+        one["value"] *= 2
+    (tmp_path / "throughput.json").write_text(json.dumps(changed), encoding="utf-8")
+    assert not table.chart_is_current(tmp_path, table.CHART)
+    table.draw_chart(tmp_path, tmp_path / "chart.png")
+    assert table.chart_is_current(tmp_path, tmp_path / "chart.png")
 
 
 def test_every_script_has_an_answer():
@@ -62,7 +77,7 @@ def numbers_in(tree):
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_a_header_says_what_was_measured(name, table):
+def test_a_header_has_the_measurements(name, table):
     source = (BENCHMARKS / f"{name}.py").read_text(encoding="utf-8")
     answer = json.loads((BENCHMARKS / f"results/{name}.json").read_text(encoding="utf-8"))
     assert source == table.with_goals(source, answer)
@@ -71,8 +86,8 @@ def test_a_header_says_what_was_measured(name, table):
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_a_header_s_own_tables_are_those_of_the_results(name, table):
-    """Every number with a decimal point, or above ten, that is no setting's."""
+def test_the_tables_of_a_header_are_in_the_results(name, table):
+    """Checks numbers with a decimal point or above ten, except those of settings."""
     source = (BENCHMARKS / f"{name}.py").read_text(encoding="utf-8")
     measured = table.HEADER.search(source)
     header = table.HEADER.sub("", source).split('"""')[1]
@@ -96,10 +111,10 @@ def written_as(text, number):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_runs(name, tmp_path):
-    """With or without the libraries it compares with."""
+    """It runs with or without the libraries that it compares with."""
     out = tmp_path / f"{name}.json"
     command = [sys.executable, BENCHMARKS / f"{name}.py", "--tiny", "--out", out]
-    # Compiled as for a user: what the tests leave out slows convolutions down by much.
+    # The flags of the tests switch off optimisations that convolutions need.
     env = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
     subprocess.run(command, check=True, timeout=600, capture_output=True, env=env)
     assert json.loads(out.read_text(encoding="utf-8"))["rows"]

@@ -1,6 +1,7 @@
 """Every script in examples/ runs from any folder and leaves its picture there."""
 
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -16,6 +17,12 @@ import lagrax
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
 # Those that take minutes have a short form.
+# What a script finds.
+FINDINGS = {
+    "oven": r"controller: 60\.0 s\n"
+    r"temperature′ = 0\.0[78]\d* − 0\.004[0-4]?\d* temperature "
+    r"− 0\.0(199|200|201)\d* temperature\(⌊t/60\S+ \+ 0\.0(20)\d* setpoint\n"
+}
 SHORT = {"pendulum": ["--quick"], "sunspots": ["--quick"]}
 
 
@@ -42,10 +49,6 @@ def run(script: Path, *arguments: str, folder: Path) -> subprocess.CompletedProc
     )
 
 
-def test_there_are_examples():
-    assert EXAMPLES
-
-
 # Sunspots take long even in their short form.
 RUNS = [pytest.param(p, marks=[pytest.mark.slow] * (p.stem == "sunspots")) for p in EXAMPLES]
 
@@ -54,6 +57,7 @@ RUNS = [pytest.param(p, marks=[pytest.mark.slow] * (p.stem == "sunspots")) for p
 def test_example_draws_its_picture(script, tmp_path):
     done = run(script, *SHORT.get(script.stem, []), folder=tmp_path)
     assert done.returncode == 0, done.stderr
+    assert re.search(FINDINGS.get(script.stem, ""), done.stdout)
     pictures = list(tmp_path.glob("*.png"))
     assert pictures, f"{script.name} left no picture in the current folder"
     for picture in pictures:
@@ -64,7 +68,7 @@ def test_example_draws_its_picture(script, tmp_path):
         assert 5_000 < picture.stat().st_size < 1_000_000
 
 
-def test_population_goes_where_it_is_told_to(tmp_path):
+def test_population_takes_a_path_for_its_picture(tmp_path):
     (script,) = [p for p in EXAMPLES if p.stem == "population"]
     done = run(script, "--out", "other.png", folder=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -72,7 +76,7 @@ def test_population_goes_where_it_is_told_to(tmp_path):
     assert "evaluations" in done.stdout
 
 
-def test_population_without_matplotlib_says_what_to_install(tmp_path):
+def test_population_names_the_extra_for_drawing(tmp_path):
     (script,) = [p for p in EXAMPLES if p.stem == "population"]
     # A module that is None in sys.modules cannot be imported: as if it were not installed.
     absent = "import runpy, sys; sys.modules['matplotlib'] = None; runpy.run_path("
@@ -83,6 +87,20 @@ def test_population_without_matplotlib_says_what_to_install(tmp_path):
     assert done.returncode == 1
     assert 'pip install "lagrax[plot]"' in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+# --- oven -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def oven(load_script):
+    return load_script(next(p for p in EXAMPLES if p.stem == "oven"))
+
+
+def test_the_oven_log_is_what_the_script_simulates(oven):
+    log = oven.read_log(oven.LOG)
+    # Readings are rounded to 0.1 °C, and rounding may differ between machines.
+    np.testing.assert_allclose(log, oven.simulate(), atol=0.11)
 
 
 # --- sunspots -------------------------------------------------------------------------------------

@@ -10,17 +10,18 @@ import pytest
 from scipy import stats
 
 from reproduction import EXPERIMENTS, read_experiment, read_result
-from reproduction.accuracy import image_result
-from reproduction.images import AUGMENTED, DATASETS, TABLE_1, Run, default_protocol
-from reproduction.lines import published, read_lines
-from reproduction.study import (
+from reproduction.images import ImageRun, default_protocol, image_result
+from reproduction.images.protocol_study import (
     EQUAL_COST,
     MODELS,
     adaptive_steps,
     belongs_to_study,
-    studied,
+    studied_protocol,
     twice_the_steps,
 )
+from reproduction.images.records import read_records
+from reproduction.images.statistics import paper_accuracy
+from reproduction.models import AUGMENTED, DATASETS, TABLE_1
 
 RESULTS = Path(__file__).parents[2] / "results"
 LAPTOP = RESULTS / "laptop"
@@ -105,7 +106,7 @@ def test_the_study_is_that_of_the_lines(collect):
 @pytest.fixture(scope="module")
 def compared():
     """The lines of the study's two seeds."""
-    lines = [line for line in read_lines(IMAGES) if belongs_to_study(line) and line.run.seed < 2]
+    lines = [line for line in read_records(IMAGES) if belongs_to_study(line) and line.run.seed < 2]
     return lambda model, protocol: [
         line for line in lines if (line.run.model, line.run.protocol) == (model, protocol)
     ]
@@ -113,13 +114,16 @@ def compared():
 
 def test_the_study_shows_what_the_page_says_of_precision_and_steps(compared):
     for model in MODELS:
-        once, twice = compared(model, studied(model)), compared(model, twice_the_steps(model))
-        slower = compared(model, dataclasses.replace(studied(model), precision="f32"))
+        once, twice = (
+            compared(model, studied_protocol(model)),
+            compared(model, twice_the_steps(model)),
+        )
+        slower = compared(model, dataclasses.replace(studied_protocol(model), precision="f32"))
         assert len(once) == len(twice) == len(slower) == 2
         assert min(x.seconds for x in slower) > min(x.seconds for x in once)
         apart = abs(once[0].best - once[1].best)
         assert all(abs(a.best - b.best) < apart for a, b in zip(once, twice, strict=True))
-    lines = [line for line in read_lines(IMAGES) if belongs_to_study(line)]
+    lines = [line for line in read_records(IMAGES) if belongs_to_study(line)]
     changes = [abs(line.fine_accuracy - line.last) for line in lines]
     assert np.quantile(changes, 0.85) < 0.5
 
@@ -142,7 +146,7 @@ def test_the_page_compares_with_the_paper_on_both_sides():
     ours = {
         (d, m): np.mean([x.best for x in of]) for d in DATASETS for m, of in by_model(d).items()
     }
-    paper = {cell: published(*cell).mean for cell in ours}
+    paper = {cell: paper_accuracy(*cell).mean for cell in ours}
     baselines = [cell for cell in ours if cell[1].split("+")[-1] in ("NODE", "NDDE")]
     own = [cell for cell in ours if cell not in baselines]
     said = []
@@ -227,7 +231,7 @@ def test_the_study_shows_what_the_page_says_of_adaptive_steps(compared):
 def tries():
     """By data set and model, the lines of other settings, each with that of the same seed in the
     default one."""
-    lines = read_lines(IMAGES)
+    lines = read_records(IMAGES)
     default = {line.run[:3]: line for line in lines if line.is_default}
     other = [line for line in lines if not line.is_default and not belongs_to_study(line)]
     found = {}
@@ -249,14 +253,14 @@ def test_twice_the_steps_are_better_and_not_always_enough():
         elif len(rises) > 1:
             assert np.mean(rises) < 2 * np.std(rises, ddof=1) / np.sqrt(len(rises))
         assert all(0.15 < x.solver_error / usual.solver_error < 0.65 for x, usual in pairs)
-        paper = published(dataset, model)
+        paper = paper_accuracy(dataset, model)
         if np.mean([x.best for x, _ in pairs]) > paper.mean - paper.std:
             enough.add(dataset)
     assert enough == {"svhn"}
 
 
 def test_fine_steps_matter_more_on_svhn_and_mnist():
-    lines = [line for line in read_lines(IMAGES) if line.is_default]
+    lines = [line for line in read_records(IMAGES) if line.is_default]
     of = lambda dataset: [line for line in lines if line.run.dataset == dataset]
     for model in TABLE_1:
         errors = [
@@ -274,7 +278,7 @@ def test_fine_steps_matter_more_on_svhn_and_mnist():
 
 
 def by_model(dataset):
-    lines = [x for x in read_lines(IMAGES) if x.is_default and x.run.dataset == dataset]
+    lines = [x for x in read_records(IMAGES) if x.is_default and x.run.dataset == dataset]
     return {m: [x for x in lines if x.run.model == m] for m in (*TABLE_1, *AUGMENTED)}
 
 
@@ -285,7 +289,7 @@ def falls(lines):
 def shortfalls(dataset):
     """Of the models whose best epoch is below the paper's mean less its deviation."""
     whole = by_model(dataset)
-    paper = {m: published(dataset, m) for m in whole}
+    paper = {m: paper_accuracy(dataset, m) for m in whole}
     found = {m: paper[m].mean - paper[m].std - np.mean([x.best for x in whole[m]]) for m in whole}
     return {m: short for m, short in found.items() if short > 0}
 
@@ -358,7 +362,7 @@ def test_the_page_names_the_default_steps():
     for model in ("NODE", "NDDE"):
         assert (default_protocol(model).solver, default_protocol(model).steps) == ("bosh3", 4)
     assert "with one interval takes 4 Bosh3 steps" in page
-    run = Run("mnist", "UNPCDDE5", 0, default_protocol("UNPCDDE5"))
+    run = ImageRun("mnist", "UNPCDDE5", 0, default_protocol("UNPCDDE5"))
     assert f'reproduction.load_model("runs/images/runs/{run.name}")' in page
 
 

@@ -9,8 +9,9 @@ from helpers.sample_files import CHECKPOINT, checkpoint, listing, run, write
 from helpers.small_run import ADAM, DATA, loss, make
 
 from lagrax.training import train
+from lagrax.training._errors import RunError
 from lagrax.training._files import WriteError
-from lagrax.training._runs import RunError, RunFolder
+from lagrax.training._run_folder import RunFolder
 
 
 def trained(loss=loss, make=make, data=DATA, optimiser=ADAM, **options):
@@ -57,7 +58,7 @@ CALLS = {
     "devices that are not there": (
         lambda: trained(devices=4096),
         ValueError,
-        ["devices=4096", "as many as JAX sees"],
+        ["devices=4096", "the number that JAX sees"],
     ),
     "one device twice": (
         lambda: trained(devices=[DEVICE, DEVICE]),
@@ -69,7 +70,11 @@ CALLS = {
         ValueError,
         ["devices=[]", "at least one"],
     ),
-    "devices of true": (lambda: trained(devices=True), TypeError, ["devices=True", "how many"]),
+    "devices of true": (
+        lambda: trained(devices=True),
+        TypeError,
+        ["devices=True", "expected a number"],
+    ),
     "steps of true": (lambda: trained(steps=True), ValueError, ["steps=True", "whole number"]),
     "steps of training without end": (
         lambda: trained(steps=HUGE),
@@ -120,6 +125,16 @@ CALLS = {
         ["make returned {'n': 3}", "nothing to train"],
     ),
     "steps in words": (lambda: trained(steps="3"), ValueError, ["steps='3'", "whole number"]),
+    "a list of metrics to keep": (
+        lambda: trained(keep=["error"], evaluate=lambda model, test: {}),
+        TypeError,
+        ["train got keep=['error']", "name of a metric"],
+    ),
+    "seeds beyond memory": (
+        lambda: trained(seeds=range(10**12)),
+        ValueError,
+        ["train got seeds=range(0, 1000000000000)", "at most 1,000,000"],
+    ),
     "seeds in words": (lambda: trained(seeds="one"), ValueError, ["seeds=one"]),
     "a training in a file": (
         lambda: trained(folder=__file__),
@@ -180,6 +195,7 @@ FILES = {
 
 NOT_JSON = b'{"step": 1, "loss": 0.5}\n{"step": 2, "lo\n'
 NO_STEP = b'{"loss": 0.5}\n'
+TEXT = b'{"step": 1, "loss": "low"}\n'
 
 # Damaged checkpoints, and those of damaged metrics, are set aside.
 ASIDE = {
@@ -205,6 +221,10 @@ ASIDE = {
     "metrics with a broken line": (
         run(**{"metrics.jsonl": NOT_JSON, CHECKPOINT: checkpoint(metrics=NOT_JSON)}),
         ["metrics.jsonl cannot be read"],
+    ),
+    "metrics in words": (
+        run(**{"metrics.jsonl": TEXT, CHECKPOINT: checkpoint(metrics=TEXT)}),
+        ["metrics.jsonl cannot be read", "got `str`"],
     ),
     "metrics without a step": (
         run(**{"metrics.jsonl": NO_STEP, CHECKPOINT: checkpoint(metrics=NO_STEP)}),

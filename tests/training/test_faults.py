@@ -30,10 +30,12 @@ from helpers.small_run import ADAM, DATA, away_from_two, loss, make, run_in, sam
 from lagrax._cli import analyse as analysing, answers as _answers
 from lagrax._cli.answers import answering, read_summary, write_summary
 from lagrax.identify import Identifier, IdentifyError
-from lagrax.training import _files, _machine, _runs, _train, train
+from lagrax.training import RunError, _files, _machine, _metrics, _train, train
+from lagrax.training._checkpoints import load_arrays, save_checkpoint
+from lagrax.training._errors import DamagedError
 from lagrax.training._files import WriteError, write_atomically
-from lagrax.training._runs import RunError, load_arrays
-from reproduction import sweeps
+from lagrax.training._run_folder import RunFolder
+from reproduction.images import sweeps
 
 SOAK = Path(__file__).parents[2] / "results" / "soak"
 FULL = "cannot be written: the disk is full. Make room, and run the same again."
@@ -61,14 +63,14 @@ class Stop(BaseException):
 
 def stop_at(monkeypatch, step):
     """A stop after the metrics of `step` are written, before their checkpoint is."""
-    save = _runs.RunFolder.save
+    save = RunFolder.save
 
     def failing(self, number, state, seconds):
         if number >= step:
             raise Stop
         save(self, number, state, seconds)
 
-    monkeypatch.setattr(_runs.RunFolder, "save", failing)
+    monkeypatch.setattr(RunFolder, "save", failing)
 
 
 def stopped(folder, step=15):
@@ -89,7 +91,7 @@ def test_goes_on_where_it_stopped(tmp_path, undisturbed, step):
 
 
 def test_interrupted_in_a_block_the_last_whole_one_is_kept(tmp_path, undisturbed, monkeypatch):
-    append, calls = _runs.RunFolder.append, []
+    append, calls = RunFolder.append, []
 
     def interrupted(self, records):
         calls.append(records)
@@ -98,7 +100,7 @@ def test_interrupted_in_a_block_the_last_whole_one_is_kept(tmp_path, undisturbed
         append(self, records)
 
     with monkeypatch.context() as patch:
-        patch.setattr(_runs.RunFolder, "append", interrupted)
+        patch.setattr(RunFolder, "append", interrupted)
         with pytest.raises(KeyboardInterrupt):
             run_in(tmp_path, checkpoint_seconds=1e9)
     assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step-00000010.safetensors"]
@@ -107,7 +109,9 @@ def test_interrupted_in_a_block_the_last_whole_one_is_kept(tmp_path, undisturbed
 
 def interrupt_at(number, run):
     """Ctrl-C at that line of the loop and of the folder; whether there are so many."""
-    files, lines = {module.__file__ for module in (_files, _runs, _train)}, itertools.count(1)
+    traced = {"_train", "_run_folder", "_metrics", "_checkpoints", "_files"}
+    folder, lines = Path(_train.__file__).parent, itertools.count(1)
+    files = {str(folder / f"{name}.py") for name in traced}
 
     def trace(frame, event, _):
         if frame.f_code.co_filename not in files:
@@ -307,8 +311,8 @@ def test_damaged_checkpoints_are_set_aside(tmp_path, undisturbed, capsys, damage
 def test_no_truncation_and_no_flipped_bit_escapes(tmp_path):
     path = tmp_path / "x.safetensors"
     about = {"step": "3", "bytes": "17"}
-    _runs.save_checkpoint(path, {"a": jnp.arange(3.0), "b": jnp.ones((2, 1), int)}, about)
-    arrays, found = _runs.load_arrays(path)
+    save_checkpoint(path, {"a": jnp.arange(3.0), "b": jnp.ones((2, 1), int)}, about)
+    arrays, found = load_arrays(path)
     assert found == about
     np.testing.assert_array_equal(arrays["['a']"], np.arange(3.0))
     content = path.read_bytes()
@@ -320,8 +324,8 @@ def test_no_truncation_and_no_flipped_bit_escapes(tmp_path):
             broken.append(bytes(flipped))
     for changed in broken:
         path.write_bytes(changed)
-        with pytest.raises(_runs.Damaged):
-            _runs.load_arrays(path)
+        with pytest.raises(DamagedError):
+            load_arrays(path)
 
 
 METRICS = {
@@ -536,7 +540,7 @@ def test_half_a_line_fits_on_the_disk(tmp_path, undisturbed, monkeypatch, number
         full()
 
     with monkeypatch.context() as patch:
-        patch.setattr(_runs, "_write_all", failing_at(number, _runs._write_all, half)[0])
+        patch.setattr(_metrics, "write_all", failing_at(number, _metrics.write_all, half)[0])
         with pytest.raises(WriteError, match="the disk is full"):
             run_in(tmp_path)
     assert (tmp_path / "metrics.jsonl").read_bytes() == undisturbed[1][
@@ -554,7 +558,7 @@ def test_what_is_written_in_pieces_is_whole():
             return len(rest[:3])
 
     file = Slow()
-    _runs._write_all(file, b"ten bytes.")
+    _metrics.write_all(file, b"ten bytes.")
     assert file.content == b"ten bytes."
 
 
@@ -689,7 +693,7 @@ def test_where_a_file_is(tmp_path, name):
     with pytest.raises(WriteError) as error:
         run_in(tmp_path / name)
     assert str(error.value) == sentence
-    with pytest.raises(WriteError) as error, sweeps._claimed(tmp_path / name / "run"):
+    with pytest.raises(WriteError) as error, sweeps._claim(tmp_path / name / "run"):
         pass
     assert "a file is where a folder should be" in str(error.value)
     assert (tmp_path / "file").read_text() == "mine"
@@ -699,7 +703,7 @@ def test_where_a_file_is(tmp_path, name):
 @pytest.mark.parametrize("step", [10, 20])
 def test_a_folder_that_vanishes(tmp_path, undisturbed, monkeypatch, step, again):
     """Or is another one of the same name."""
-    folder, append = tmp_path / "run", _runs.RunFolder.append
+    folder, append = tmp_path / "run", RunFolder.append
 
     def vanishing(self, records):
         append(self, records)
@@ -710,7 +714,7 @@ def test_a_folder_that_vanishes(tmp_path, undisturbed, monkeypatch, step, again)
                 (folder / "metrics.jsonl").touch()
 
     with monkeypatch.context() as patch:
-        patch.setattr(_runs.RunFolder, "append", vanishing)
+        patch.setattr(RunFolder, "append", vanishing)
         with pytest.raises(WriteError) as error:
             run_in(folder)
     assert str(error.value) == (
@@ -885,13 +889,13 @@ def test_the_seconds_of_all_attempts_count(tmp_path, monkeypatch):
 
 def test_checkpoints_are_as_far_apart_as_asked(tmp_path, monkeypatch):
     monkeypatch.setattr(_train, "time", Ticking())
-    saved, save = [], _runs.RunFolder.save
+    saved, save = [], RunFolder.save
 
     def noted(self, step, state, seconds):
         saved.append((step, seconds))
         save(self, step, state, seconds)
 
-    monkeypatch.setattr(_runs.RunFolder, "save", noted)
+    monkeypatch.setattr(RunFolder, "save", noted)
     run_in(tmp_path, steps=20, block=1, checkpoint_seconds=7.5)
     assert saved[-1][0] == 20
     assert 2 < len(saved) < 8

@@ -169,7 +169,7 @@ def test_a_task_that_always_dies_is_named(pretended, kind):
         raise getattr(_Errors, kind)
 
     sentence = (
-        r"Task 1 of 1 ended with its worker 4 times; what is done is kept\. Look for what kills it"
+        r"Task 1 of 1 ended with its worker 4 times\. Finished work is kept\. Find what kills it"
     )
     with pytest.raises(WorkerDied, match=sentence):
         list(launch("ray", fails, [()]))
@@ -184,7 +184,7 @@ def test_a_raylet_that_was_killed_is_a_sentence(pretended, error):
     def fails():
         raise error
 
-    sentence = r"^Task 2 of 2 ended because Ray's own process on its machine .* died; .* is kept\."
+    sentence = r"^Task 2 of 2 ended because Ray's own process on its .* died\. Finished work"
     with pytest.raises(WorkerDied, match=sentence):
         list(launch("ray", fails, [(), ()]))
     assert not ray.initialised
@@ -260,7 +260,7 @@ except WriteError as error:
 """
     run = python(code)
     first, second = run.stdout.splitlines()
-    assert first.startswith("Task 1 of 1 ended with its worker 4 times; what is done is kept.")
+    assert first.startswith("Task 1 of 1 ended with its worker 4 times. Finished work is kept.")
     assert second == "x cannot be written."
     assert run.stderr == ""
 

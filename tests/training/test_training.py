@@ -25,7 +25,8 @@ from helpers.small_run import (
     same,
 )
 
-from lagrax.training import TrainingError, _runs, train
+from lagrax.training import RunError, TrainingError, train
+from lagrax.training._checkpoints import load_checkpoint
 from lagrax.training._progress import Progress
 
 
@@ -129,7 +130,7 @@ def test_a_finished_run_is_not_repeated(tmp_path):
 
 def test_other_settings_are_refused(tmp_path):
     run_in(tmp_path)
-    with pytest.raises(_runs.RunError, match=r"steps was 20, now 10.*--no-resume"):
+    with pytest.raises(RunError, match=r"steps was 20, now 10.*--no-resume"):
         run_in(tmp_path, steps=10)
     run_in(tmp_path, steps=10, resume=False)
     assert json.loads((tmp_path / "done.json").read_text())["steps"] == 10
@@ -142,7 +143,7 @@ def test_a_number_of_steps_that_is_none_is_refused(tmp_path, steps):
     found = json.loads(path.read_text())
     found["config"]["steps"] = steps
     path.write_text(json.dumps(found))
-    with pytest.raises(_runs.RunError, match="other settings"):
+    with pytest.raises(RunError, match="other settings"):
         run_in(tmp_path)
 
 
@@ -150,31 +151,31 @@ def test_another_model_is_refused(tmp_path):
     run_in(tmp_path)
     wide = lambda key: Affine(jnp.zeros(3), jnp.zeros(3))
     options = {"steps": 20, "seeds": (0, 1), "batch_size": 4, "block": 5, "progress": False}
-    with pytest.raises(_runs.RunError, match="start was"):
+    with pytest.raises(RunError, match="start was"):
         train(loss, wide, DATA, ADAM, folder=tmp_path, **options)
     config = tmp_path / "config.json"
     trained = json.loads(config.read_text())
     del trained["config"]["start"], trained["config"]["data"]
     like = wide(jax.random.key(0))
-    with pytest.raises(_runs.RunError, match="holds another model or optimiser"):
-        _runs.load_checkpoint(tmp_path / "checkpoints/step-00000020.safetensors", like)
+    with pytest.raises(RunError, match="holds another model or optimiser"):
+        load_checkpoint(tmp_path / "checkpoints/step-00000020.safetensors", like)
 
 
 def test_other_data_are_refused(tmp_path):
     options = {"steps": 3, "folder": tmp_path, "progress": False}
     train(loss, make, DATA, ADAM, **options)
-    with pytest.raises(_runs.RunError, match="data was"):
+    with pytest.raises(RunError, match="data was"):
         train(loss, make, (DATA[0], -DATA[1]), ADAM, **options)
-    with pytest.raises(_runs.RunError, match="start was"):
+    with pytest.raises(RunError, match="start was"):
         train(loss, make, DATA, optax.sgd(0.1), **options)
 
 
 def test_other_data_to_test_on_are_refused(tmp_path):
     options = {"steps": 3, "folder": tmp_path, "progress": False}
     train(loss, make, DATA, ADAM, evaluate=evaluate, test_data=jnp.array(3.0), **options)
-    with pytest.raises(_runs.RunError, match="test_data was"):
+    with pytest.raises(RunError, match="test_data was"):
         train(loss, make, DATA, ADAM, evaluate=evaluate, test_data=jnp.array(2.0), **options)
-    with pytest.raises(_runs.RunError, match="test_data was"):
+    with pytest.raises(RunError, match="test_data was"):
         train(loss, make, DATA, ADAM, **options)
 
 
@@ -333,7 +334,7 @@ def test_arrays_of_numpy_are_trained(seeds):
 def test_a_configuration_with_what_is_no_number(tmp_path, value):
     run_in(tmp_path, steps=5, config={"x": value, "y": 1})
     run_in(tmp_path, steps=10, config={"x": value, "y": 1.0})
-    with pytest.raises(_runs.RunError, match=r"config\.x was"):
+    with pytest.raises(RunError, match=r"config\.x was"):
         run_in(tmp_path, steps=10, config={"x": 0.0, "y": 1})
     strict((tmp_path / "config.json").read_text())
 

@@ -1,0 +1,115 @@
+"""The options of `lagrax fit`, declared once: for the command line and for the fit."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+import typer
+
+from .._solve.arguments import MOST_COUNT
+from ..identify._options import MOST
+from .units import SHORT, Duration, UnitError, parse_duration, parse_period, parse_unit
+
+
+class FitError(ValueError):
+    """A fit cannot be done as asked. The message gives the reason and a remedy."""
+
+
+def _as_option(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """A parser of an option's text; its default is parsed already."""
+
+    def parse_option(given: Any) -> Any:
+        try:
+            return parse(given) if isinstance(given, str) else given
+        except UnitError as error:
+            raise typer.BadParameter(str(error)) from None
+
+    return parse_option
+
+
+def _parsed(parse: Callable[[str], Any], metavar: str, help: str) -> Any:
+    return typer.Option(parser=_as_option(parse), metavar=metavar, help=help)
+
+
+TEN_SAMPLES = Duration(10)
+MOST_MODELS = MOST["ensemble"]
+
+
+@dataclasses.dataclass(frozen=True)
+class FitOptions:
+    """The options of `lagrax fit` that one fit depends on."""
+
+    time: Annotated[str | None, typer.Option(help="Column of times. The first one by default.")] = (
+        None
+    )
+    column: Annotated[
+        list[str] | None,
+        typer.Option(help="Column to learn. Repeat for more; all others by default."),
+    ] = None
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("--input", help="Column that drives the system. Repeat for more."),
+    ] = None
+    unit: Annotated[
+        str | None,
+        _parsed(
+            parse_unit,
+            "UNIT",
+            f"Unit of the times: {', '.join(SHORT.values())}. Dates have one by default.",
+        ),
+    ] = None
+    hold: Annotated[
+        Duration | None,
+        _parsed(
+            parse_period,
+            "DURATION",
+            "Period of a held state, such as 60s, or a number in the unit of the times.",
+        ),
+    ] = None
+    lags: Annotated[
+        int | None, typer.Option(help="Number of holds. 1 by default.", min=1, max=16)
+    ] = None
+    lag: Annotated[
+        Duration | None,
+        _parsed(parse_period, "DURATION", "Look back at the state this long ago."),
+    ] = None
+    learn_tau: Annotated[
+        bool,
+        typer.Option("--learn-tau", help="Find the period, up to three times the given one."),
+    ] = False
+    select: Annotated[
+        bool, typer.Option("--select", help="Compare delays and choose those that are needed.")
+    ] = False
+    field: Annotated[
+        Literal["mlp", "library"],
+        typer.Option(help="Right-hand side: a network, or a polynomial that can be read."),
+    ] = "mlp"
+    degree: Annotated[
+        int, typer.Option(help="Highest degree of the library's terms.", min=1, max=6)
+    ] = 2
+    forecast: Annotated[
+        Duration,
+        _parsed(
+            parse_duration,
+            "DURATION",
+            "Length of the forecast, such as 2h, or a number of samples.",
+        ),
+    ] = TEN_SAMPLES
+    ensemble: Annotated[
+        int,
+        typer.Option(
+            help="Number of models, for the band of the forecast.", min=1, max=MOST_MODELS
+        ),
+    ] = 5
+    iterations: Annotated[
+        int, typer.Option(help="Most iterations of the training.", min=1, max=MOST_COUNT)
+    ] = 2000
+    seed: Annotated[
+        int,
+        typer.Option(help="Random seed. Results are reproducible.", min=0, max=2**31 - MOST_MODELS),
+    ] = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """The options as JSON has them: durations as typed, or as numbers if they have no unit."""
+        plain = lambda x: (str(x) if x.unit else x.value) if isinstance(x, Duration) else x
+        return {field.name: plain(getattr(self, field.name)) for field in dataclasses.fields(self)}

@@ -1,0 +1,165 @@
+"""The fields that are learned, a network or a sum of monomials, and how they are printed."""
+
+import re
+from collections.abc import Callable, Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from .._solve.delays import Delay, Hold, Lag, RealScalar
+from ._lookback import read_period
+
+
+class Network(eqx.Module):
+    """A network of the state, its history and the inputs.
+
+    Arguments are scaled to mean 0 and deviation 1; the result is in units of the measured slopes.
+    These scales are not trained.
+    """
+
+    mlp: eqx.nn.MLP
+    centre: Float[Array, " variables"]
+    scale: Float[Array, " variables"]
+    slope: Float[Array, " states"]
+
+    def __init__(
+        self,
+        centre: Float[Array, " variables"],
+        scale: Float[Array, " variables"],
+        slope: Float[Array, " states"],
+        *,
+        width: int,
+        depth: int,
+        key: PRNGKeyArray,
+    ):
+        mlp = eqx.nn.MLP(centre.size, slope.size, width, depth, jnp.tanh, key=key)
+        # A field close to zero keeps every window finite at the start of training.
+        small = 0.1 * mlp.layers[-1].weight
+        self.mlp = eqx.tree_at(lambda m: m.layers[-1].weight, mlp, small)
+        self.centre, self.scale, self.slope = centre, scale, slope
+
+    def __call__(
+        self,
+        t: RealScalar,
+        y: Float[Array, " states"],
+        args: Float[Array, " inputs"] | None,
+        *,
+        history: Sequence[Float[Array, " states"]] = (),
+    ) -> Float[Array, " states"]:
+        centre, scale, slope = jax.lax.stop_gradient((self.centre, self.scale, self.slope))
+        return slope * self.mlp((_concatenate(y, history, args) - centre) / scale)
+
+
+class Polynomial(eqx.Module):
+    """A sum of monomials in the state, its history and the inputs.
+
+    `powers` has a row for each term. `used` says which states' equations have a term; the others
+    have the coefficient 0.
+    """
+
+    coefficients: Float[Array, "terms states"]
+    used: tuple[tuple[bool, ...], ...] = eqx.field(static=True)
+    powers: tuple[tuple[int, ...], ...] = eqx.field(static=True)
+
+    def __call__(
+        self,
+        t: RealScalar,
+        y: Float[Array, " states"],
+        args: Float[Array, " inputs"] | None,
+        *,
+        history: Sequence[Float[Array, " states"]] = (),
+    ) -> Float[Array, " states"]:
+        x = _concatenate(y, history, args)
+        terms = [_multiply_powers(x, powers) for powers in self.powers]
+        coefficients = jnp.where(np.array(self.used), self.coefficients, 0)
+        return jnp.sum(jnp.stack(terms)[:, None] * coefficients, axis=0)
+
+    def format(self, states: Sequence[str], variables: Sequence[str]) -> list[str]:
+        """One equation for each state, such as x′ = 2.6 x − 2.6 x x(⌊t⌋)."""
+        lines = []
+        for i, state in enumerate(states):
+            terms = [
+                (float(self.coefficients[j, i]), powers)
+                for j, powers in enumerate(self.powers)
+                if self.used[j][i]
+            ]
+            text = " ".join(
+                f"{'−' if c < 0 else '+'} {abs(c):.4g}{_format_monomial(powers, variables)}"
+                for c, powers in terms
+            )
+            text = re.sub("^− ", "−", text.removeprefix("+ "))
+            lines.append(f"{state}′ = {text or '0'}")
+        return lines
+
+
+class Equation(eqx.Module):
+    """The trained parameters: a field, and the shift of each learned period."""
+
+    field: Callable
+    shifts: Float[Array, " periods"]
+
+
+def _concatenate(y: Array, history: Sequence[Array], inputs: Array | None) -> Array:
+    return jnp.concatenate([y, *history] + ([] if inputs is None else [inputs]))
+
+
+def _multiply_powers(x: Array, powers: tuple[int, ...]) -> Array:
+    factors = [x[i] for i, power in enumerate(powers) for _ in range(power)]
+    return jnp.prod(jnp.stack(factors)) if factors else jnp.ones((), x.dtype)
+
+
+def drop_small_terms(
+    members: Sequence[Equation], sizes: Float[np.ndarray, "terms states"], least: float
+) -> list[Equation]:
+    """Drops the terms of an ensemble's libraries that move a state by less than the share `least`
+    of its largest term. `sizes` is how much each term with coefficient 1 moves each state."""
+    fields: list[Polynomial] = [member.field for member in members]  # pyright: ignore
+    share = np.max([np.abs(np.asarray(f.coefficients)) for f in fields], axis=0) * sizes
+    used = np.array(fields[0].used) & (share > least * share.max(axis=0))
+    kept = np.flatnonzero(used.any(axis=1)) if used.any() else np.arange(1)
+    flags = tuple(tuple(bool(u) for u in used[j]) for j in kept)
+    powers = tuple(fields[0].powers[j] for j in kept)
+    smaller = [Polynomial(field.coefficients[kept], flags, powers) for field in fields]
+    return [Equation(f, m.shifts) for f, m in zip(smaller, members, strict=True)]
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+def choose_symbols(names: Sequence[str], letter: str, number: int) -> list[str]:
+    """Symbols for variables in an equation: their names if all are single words, otherwise a
+    letter, numbered if there are several."""
+    if names and all(re.fullmatch(r"\w+", name) for name in names):
+        return list(names)
+    return [letter] if number == 1 else [f"{letter}{i + 1}" for i in range(number)]
+
+
+def name_variables(
+    delays: Sequence[Delay], states: Sequence[str], inputs: Sequence[str]
+) -> list[str]:
+    """The variables of a field as they are printed."""
+    names = list(states)
+    for delay in delays:
+        names += [f"{state}({_format_source(delay)})" for state in states]
+    return names + list(inputs)
+
+
+def _format_source(delay: Delay) -> str:
+    """The time that a delay refers to."""
+    if isinstance(delay, Hold) and delay.times is not None:
+        return f"t_k−{delay.lag}" if delay.lag else "t_k"
+    tau = f"{read_period(delay):.4g}"
+    if isinstance(delay, Lag):
+        return f"t−{tau}"
+    held = "⌊t⌋" if tau == "1" else f"⌊t/{tau}⌋·{tau}"
+    return f"{held}−{delay.lag * float(tau):.4g}" if delay.lag else held
+
+
+def _format_monomial(powers: Sequence[int], variables: Sequence[str]) -> str:
+    raised = {1: "", 2: "²", 3: "³"}
+    return "".join(
+        f" {variables[i]}{raised.get(p, f'^{p}')}" for i, p in enumerate(powers) if p > 0
+    )

@@ -1,0 +1,103 @@
+"""The arguments of `Identifier`: declared, described and checked once."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import diffrax
+
+from .._solve.arguments import MOST_COUNT, check_whole, is_number, is_whole
+from .._solve.checks import check_solver
+from .._solve.delays import MOST_DELAYS, TOO_MANY, Delay, Hold, Lag
+from ._regression import MOST_DEGREE, TOO_HIGH
+
+FIELDS = ("mlp", "library")
+
+# Counts far above any use, and the reason for each bound.
+MOST = {"width": 10_000, "depth": 100, "degree": MOST_DEGREE, "ensemble": 1000, "steps": 10**6}
+WHY = {
+    "width": "The number of weights of a layer is its square.",
+    "depth": "Each layer is compiled separately.",
+    "degree": TOO_HIGH,
+    "ensemble": "Each model takes as long to train as a single one; 5 to 30 make a band.",
+    "steps": "Shorter steps are below the resolution of single precision.",
+}
+# Of all networks together. With gradients and Adam's averages they take 16 GB.
+MOST_WEIGHTS = 10**9
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Options:
+    """The arguments of `Identifier`, with their defaults. `Identifier` documents them."""
+
+    delays: Sequence[Delay] = ()
+    field: str | Callable = "mlp"
+    _: dataclasses.KW_ONLY
+    width: int = 32
+    depth: int = 2
+    degree: int = 2
+    window: int | None = None
+    ensemble: int = 1
+    validation: float = 0.2
+    iterations: int = 2000
+    learning_rate: float = 1e-2
+    batch_size: int = 64
+    patience: int = 500
+    steps: int | None = None
+    solver: diffrax.AbstractSolver = diffrax.Tsit5()  # noqa: RUF009
+    seed: int = 0
+    progress: bool = True
+
+
+DEFAULTS = {field.name: field.default for field in dataclasses.fields(Options)}
+
+
+def check_options(options: Options) -> None:
+    """Raises for the first invalid argument. `Identifier` stores arguments unchecked until `fit`,
+    as scikit-learn requires."""
+    _check_field(options.field)
+    _check_delays(options.delays)
+    _check_counts(options)
+    if not is_number(options.learning_rate) or options.learning_rate <= 0:
+        raise ValueError(
+            f"Identifier got learning_rate={options.learning_rate!r}; expected a positive number."
+        )
+    check_solver(options.solver)
+    if not is_number(options.validation) or not 0 < options.validation < 1:
+        raise ValueError(
+            f"Identifier got validation={options.validation!r}; expected a share between 0 and 1."
+        )
+    if not is_whole(options.seed) or not 0 <= options.seed <= 2**31 - options.ensemble:
+        raise ValueError(
+            f"Identifier got seed={options.seed!r}; expected a whole number >= 0, below 2^31."
+        )
+
+
+def _check_field(field: object) -> None:
+    if isinstance(field, str) and field not in FIELDS:
+        raise ValueError(
+            f"Identifier got field={field!r}; expected 'mlp', 'library', or your own function, "
+            "f(t, y, args, *, history)."
+        )
+    if not isinstance(field, str) and not callable(field):
+        raise TypeError(f"Identifier got field={field!r}, which cannot be called.")
+
+
+def _check_delays(delays: object) -> None:
+    if not isinstance(delays, Sequence) or not all(isinstance(d, (Hold, Lag)) for d in delays):
+        raise TypeError(f"Identifier got delays={delays!r}; expected a list of Hold and Lag.")
+    check_whole("Identifier", "the number of delays", len(delays), 0, MOST_DELAYS, TOO_MANY)
+
+
+def _check_counts(options: Options) -> None:
+    counts = ("width", "depth", "degree", "ensemble", "iterations", "batch_size", "patience")
+    optional = [name for name in ("window", "steps") if getattr(options, name) is not None]
+    for name in (*counts, *optional):
+        most, why = MOST.get(name, MOST_COUNT), WHY.get(name, "")
+        check_whole("Identifier", name, getattr(options, name), 1, most, why)
+    weights = options.ensemble * options.depth * options.width**2
+    if options.field == "mlp" and weights > MOST_WEIGHTS:
+        raise ValueError(
+            f"Identifier got width={options.width}, depth={options.depth} and "
+            f"ensemble={options.ensemble}, which make {weights:.3g} weights; expected at most "
+            f"{MOST_WEIGHTS:.0e}, for which training takes 16 GB. Lower one of them."
+        )

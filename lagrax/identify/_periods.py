@@ -1,0 +1,201 @@
+"""Scans of periods by the held-out error of polynomial equations."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from .._solve.delays import Delay, Hold, describe, periods_to_learn, with_periods
+from ..training._progress import Progress
+from ._lookback import find_reach, read_period
+from ._regression import (
+    Library,
+    build_normal_equations,
+    check_library_size,
+    cross_validate,
+    is_not_worse,
+    list_monomials,
+)
+from ._series import Trajectory, compute_scale, median_gap
+from ._windows import Window, cut_windows
+
+Errors = Float[np.ndarray, " windows"]
+
+
+class Comparison(NamedTuple):
+    """Series, windows and the degree of the polynomials that explain them.
+
+    Candidates are compared on the same windows, whose past is known for all of them.
+    """
+
+    trajectories: list[Trajectory]
+    windows: list[Window]
+    degree: int
+    centre: Float[np.ndarray, " states"]
+    scale: Float[np.ndarray, " states"]
+    gap: float
+
+    def measure(self, delays: Sequence[Delay], without: int | None = None) -> Errors:
+        """The held-out error of each window, optionally `without` all terms in one entry of the
+        history."""
+        states, inputs = len(self.centre), self.trajectories[0].us.shape[1]
+        times = 1 + len(delays)
+        powers = _list_powers(states, times, inputs, self.degree)
+        if without is not None:
+            first = (1 + without) * states
+            powers = powers[powers[:, first : first + states].sum(axis=1) == 0]
+        us = np.concatenate([t.us for t in self.trajectories])
+        centre = np.concatenate([np.tile(self.centre, times), us.mean(axis=0)])
+        scale = np.concatenate([np.tile(self.scale, times), compute_scale(us)])
+        library = Library(powers, centre, scale)
+        return cross_validate(
+            build_normal_equations(self.trajectories, self.windows, delays, library)
+        )
+
+
+def _list_powers(
+    states: int, times: int, inputs: int, degree: int
+) -> Int[np.ndarray, "terms variables"]:
+    """All monomials up to `degree`, and those of the state at a single time up to one more, since
+    equations are often of higher degree in the present state than in products with the past."""
+    variables = times * states + inputs
+    rows = [list_monomials(variables, degree)]
+    higher = list_monomials(states, degree + 1)
+    higher = higher[higher.sum(axis=1) > degree]
+    for i in range(times):
+        before, after = i * states, variables - (i + 1) * states
+        rows.append(np.pad(higher, ((0, 0), (before, after))))
+    return np.concatenate(rows)
+
+
+# With fewer samples between two knots, the measured past alone seems to explain the series.
+LEAST_SAMPLES = 3
+
+
+def check_sampling(trajectories: Sequence[Trajectory], delays: Sequence[Delay]) -> None:
+    """Raises if holds are too short for a regression on these samples."""
+    gap = median_gap(trajectories)
+    longest = with_periods(delays, [learn.high for learn in periods_to_learn(delays)])
+    for delay in longest:
+        if isinstance(delay, Hold) and delay.times is None:
+            tau = read_period(delay)
+            if tau < 0.99 * LEAST_SAMPLES * gap:
+                raise ValueError(
+                    f"The samples are {gap:.3g} apart and {describe([delay])} has knots every "
+                    f"{tau:.3g}; libraries, learned periods and select_delays need {LEAST_SAMPLES} "
+                    "samples between knots at least. Sample more often, or train a network (mlp) "
+                    "with a period that is given."
+                )
+
+
+def prepare_comparison(
+    trajectories: list[Trajectory],
+    candidates: Sequence[Sequence[Delay]],
+    degree: int,
+    window: int,
+) -> Comparison:
+    for delays in candidates:
+        check_sampling(trajectories, delays)
+        states, inputs = (part.shape[1] for part in (trajectories[0].ys, trajectories[0].us))
+        check_library_size(states * (1 + len(delays)) + inputs, degree)
+    states = np.concatenate([t.filled for t in trajectories])
+    reach = max(find_reach(delays) for delays in candidates)
+    windows = cut_windows(trajectories, window, reach, max(1, window // 2))
+    return Comparison(
+        trajectories,
+        windows,
+        degree,
+        states.mean(axis=0),
+        compute_scale(states),
+        median_gap(trajectories),
+    )
+
+
+# Of one scan; a longer one would take minutes.
+MOST_PERIODS = 1500
+# The number of valleys to refine, the deepest first. Those at fractions of the period are nearly as
+# deep as the right one, until the resolution tells them apart.
+VALLEYS = 8
+
+
+class Scan(NamedTuple):
+    """The held-out error over the periods tried for a `Learn`. `Identifier.scans_` has one each.
+
+    One deep valley means that the period is certain, several that it is doubtful.
+
+    - `periods`: increasing.
+    - `errors`: the root mean square error of each.
+    - `good`: whether each explains the series about as well as the best one.
+    """
+
+    periods: Float[np.ndarray, " tried"]
+    errors: Float[np.ndarray, " tried"]
+    good: Bool[np.ndarray, " tried"]
+
+    def ranges(self) -> list[tuple[float, float]]:
+        """The first and last period of each run of good neighbours."""
+        edges = np.flatnonzero(np.diff(np.concatenate([[0], self.good.astype(int), [0]])))
+        ends = zip(edges[::2], edges[1::2] - 1, strict=True)
+        return [(float(self.periods[a]), float(self.periods[b])) for a, b in ends]
+
+
+def find_periods(
+    comparison: Comparison, delays: Sequence[Delay], *, progress: bool = False
+) -> tuple[list[Delay], list[Scan]]:
+    """The delays with the best period for each `Learn`, and the scan of each period.
+
+    The error has a narrow valley at the right period and a kink wherever a sample passes a knot, so
+    a gradient does not lead there. Several periods are scanned in turn, twice.
+    """
+    learned = periods_to_learn(delays)
+    periods = [learn.start for learn in learned]
+    scans: list[Scan] = [Scan(np.zeros(0), np.zeros(0), np.zeros(0, bool)) for _ in learned]
+    for _ in range(min(len(learned), 2)):
+        for i, learn in enumerate(learned):
+            tried = lambda tau, i=i: with_periods(delays, [*periods[:i], tau, *periods[i + 1 :]])
+            errors = lambda tau, tried=tried: comparison.measure(tried(float(tau)))
+            held = any(isinstance(d, Hold) and d.tau is learn for d in delays)
+            low = max(learn.low, LEAST_SAMPLES * comparison.gap) if held else learn.low
+            low = min(low, 0.999 * learn.high)
+            latest = max(float(np.abs(t.ts).max()) for t in comparison.trajectories)
+            periods[i], scans[i] = _scan_period(errors, low, learn.high, latest, progress)
+    return with_periods(delays, periods), scans
+
+
+def _scan_period(
+    errors: Callable[[float], Errors], low: float, high: float, latest: float, progress: bool
+) -> tuple[float, Scan]:
+    """Scans from `low` to `high`, then refines the deepest valleys. A change of the period moves
+    knots in proportion to their distance from time zero, at most `latest`."""
+    # A valley ends where the last knot has moved by half an interval. A tenth resolves it.
+    count = np.log(high / low) * latest / (0.1 * np.sqrt(low * high))
+    grid = np.geomspace(low, high, int(np.clip(count, 100, MOST_PERIODS)))
+    found: list[Errors] = []
+    with Progress("periods", 0, len(grid), shown=progress) as bar:
+        for number, tau in enumerate(grid, 1):
+            found.append(errors(tau))
+            bar.update(number, f"error {np.sqrt(found[-1].mean()):.3g}")
+    means = np.array([e.mean() for e in found])
+    padded = np.concatenate([[np.inf], means, [np.inf]])
+    valleys = np.flatnonzero((means <= padded[:-2]) & (means <= padded[2:]))
+    valleys = valleys[np.argsort(means[valleys])][:VALLEYS]
+    ratio = grid[1] / grid[0]
+    refined = [_refine_valley(errors, float(grid[v]), found[v], ratio, latest) for v in valleys]
+    least = min((e for _, e in refined), key=np.mean)
+    # Of periods that explain the series equally well, the longest has the fewest knots.
+    best = max(tau for tau, e in refined if is_not_worse(e, least))
+    good = np.array([is_not_worse(e, least) for e in found])
+    return float(best), Scan(grid, np.sqrt(means), good)
+
+
+def _refine_valley(
+    errors: Callable[[float], Errors], tau: float, error: Errors, ratio: float, latest: float
+) -> tuple[float, Errors]:
+    """The bottom of the valley around `tau`, by successively finer grids."""
+    best = (tau, error)
+    while (ratio - 1) * latest / tau > 1e-3:
+        finer = best[0] * ratio ** np.linspace(-1, 1, 21)
+        best = min(((t, errors(t)) for t in finer), key=lambda pair: pair[1].mean())
+        ratio = ratio**0.15
+    return best

@@ -1,7 +1,8 @@
-"""`lagrax explore`: a page on this machine, and for it alone, on which sliders move an equation."""
+"""Serves the page of `lagrax explore`, on which sliders move an equation, to this user alone."""
 
 import contextlib
 import html as markup
+import json
 import re
 import secrets
 import socket
@@ -14,23 +15,30 @@ from pathlib import Path
 from typing import Any
 
 import dash
-from dash import ALL, Dash, Input, Output, Patch, State, ctx, dcc, html
+from dash import ALL, MATCH, ClientsideFunction, Dash, Input, Output, Patch, State, ctx, dcc, html
 from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
 from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 
 from ..plotting import COLOURS
-from .explore_sliders import ExploreError, Place, Slider, Subject, place, subjects
-from .explore_view import STATE_COLOURS, compile_for, diagram, marker, view
+from .explore_sliders import (
+    ExploreError,
+    ExplorerEquation,
+    ExplorerState,
+    Slider,
+    equations,
+    make_state,
+)
+from .explore_view import STATE_COLOURS, compile_for, make_diagram, make_marker, make_view
 
 HOST = "127.0.0.1"
 
-# A request has some ten numbers in it.
+# A request holds some twenty numbers.
 _LARGEST_REQUEST = 64 * 1024
 
 _WAITING = (
-    "The equation is being compiled, which takes some seconds the first time. After that, each "
-    "move of a slider is shown at once."
+    "Compiling the equation takes some seconds the first time. After that the plots follow each "
+    "move at once."
 )
 
 
@@ -39,14 +47,13 @@ _WAITING = (
 
 class _Page(Dash):
     def interpolate_index(self, *parts: Any, **named: Any) -> str:
-        # Dash tells the browser where to ask for newer versions. Without its developers' tools the
-        # browser does not, but then it need not know where either.
+        # Removes the address at which Dash's developer tools would ask for newer versions.
         named["config"] = re.sub(r'https?:[^"]*', "", named["config"])
         return super().interpolate_index(*parts, **named).replace("<html>", '<html lang="en">')
 
 
 def make_app(token: str) -> Dash:
-    """The page below /TOKEN/, where all that it asks for is, too."""
+    """Makes the page. Everything that it requests has an address below /TOKEN/, too."""
     app = _Page(
         __name__,
         url_base_pathname=f"/{token}/",
@@ -57,7 +64,7 @@ def make_app(token: str) -> Dash:
         compress=False,
         enable_mcp=False,
         add_log_handler=False,
-        suppress_callback_exceptions=True,  # the sliders come later
+        suppress_callback_exceptions=True,  # a callback adds the sliders
         meta_tags=[{"name": "referrer", "content": "no-referrer"}],
     )
     app.layout = _layout()
@@ -68,12 +75,13 @@ def make_app(token: str) -> Dash:
 
 
 def _layout() -> html.Div:
-    first = next(iter(subjects()))
-    options = [{"label": s.title, "value": s.name} for s in subjects().values()]
+    first = next(iter(equations()))
+    options = [{"label": e.title, "value": e.name} for e in equations().values()]
     controls = [
         html.H2("Equation", id="system-label"),
         dcc.Dropdown(options, first, id="system", clearable=False, searchable=False),
         html.P(id="equation", className="equation"),
+        html.P(id="refused-address", className="refusal", role="alert"),
         html.Div(id="sliders"),
         html.Div(
             [html.P("Diagram over"), dcc.RadioItems([], id="axis", inline=True)], className="choice"
@@ -103,8 +111,8 @@ def _layout() -> html.Div:
                 [
                     html.H1("lagrax explore"),
                     html.P(
-                        "Move a slider, by hand or with the arrow keys. Nothing leaves "
-                        "this machine."
+                        "Move a slider, by hand or with the arrow keys, or type a value. Nothing "
+                        "leaves this machine."
                     ),
                 ]
             ),
@@ -134,27 +142,53 @@ def _plot(name: str, heading: html.H2, kind: str = "") -> html.Div:
     return html.Div([heading, graph], className=kind)
 
 
-def _slider(subject: Subject, slider: Slider, value: float) -> html.Div:
-    ends = {slider.low: f"{slider.low:g}", slider.high: f"{slider.high:g}"}
-    label = [f"{slider.name} ", html.Span(slider.about, className="about")]
+def _show_slider(state: ExplorerState, slider: Slider) -> html.Div:
+    """A slider with a box for its value. The box is our own: Dash's moves a value into the range
+    without a word."""
+    low, high = state.ranges[slider.name]
+    value = state.values[slider.name]
+    made = lambda part: {"of": state.equation.name, "name": slider.name, "part": part}
+    box = made("box")
     moved = dcc.Slider(
-        slider.low,
-        slider.high,
+        low,
+        high,
         slider.step,
         value=value,
-        marks=ends,
-        id={"of": subject.name, "slider": slider.name},
+        marks={low: f"{low:g}", high: f"{high:g}"},
+        id=made("slider"),
         updatemode="drag",
+        allow_direct_input=False,
+    )
+    typed = dcc.Input(
+        f"{value:.12g}", "text", debounce=True, id=box, className="value", autoComplete="off"
+    )
+    limits = {"name": slider.name, "least": slider.least, "most": slider.most}
+    limits |= {"whole": slider.is_whole, "hint": _hint(state.equation, slider)}
+    label = html.Label(
+        [f"{slider.name} ", html.Span(slider.about, className="about")],
+        # Dash writes the id of an element this way.
+        htmlFor=json.dumps(box, sort_keys=True, separators=(",", ":")),
     )
     return html.Div(
-        [html.Label(label), moved],
+        [
+            label,
+            html.Div([moved, typed], className="slider-row"),
+            html.P(id=made("refusal"), className="refusal", role="alert"),
+            dcc.Store(id=made("limits"), data=limits),
+        ],
         className="slider",
         role="group",
         **_aria(label=f"{slider.name}, {slider.about}"),
     )
 
 
-# --- what a move does -----------------------------------------------------------------------------
+def _hint(equation: ExplorerEquation, slider: Slider) -> str:
+    if slider.name in ("start", "lag"):
+        return ""
+    return f"Use lagrax simulate {equation.name} --{slider.name} for other values."
+
+
+# --- callbacks ------------------------------------------------------------------------------------
 
 
 def _add_callbacks(app: Dash) -> None:
@@ -166,21 +200,33 @@ def _add_callbacks(app: Dash) -> None:
         Output("diagram-title", "children"),
         Output("axis", "options"),
         Output("axis", "value"),
+        Output("refused-address", "children"),
         Input("system", "value"),
         Input("reset", "n_clicks"),
         Input("url", "search"),
-    )(_chosen)
-    # While one request is on its way, moves wait for its answer: Dash would drop that answer for
-    # the sake of the next, and a slider that is dragged would show nothing until it stops.
+    )(_choose_equation)
+    part = lambda which, name=MATCH, of=MATCH: {"of": of, "name": name, "part": which}
     app.clientside_callback(
-        """(values, axis, busy, asked) => {
-            const sliders = dash_clientside.callback_context.inputs_list[0];
-            const now = {sliders: sliders.map(s => [s.id.of, s.id.slider, s.value]), axis};
-            const same = JSON.stringify(now) === JSON.stringify(asked);
-            return busy || same ? dash_clientside.no_update : now;
-        }""",
+        ClientsideFunction("explore", "settle"),
+        Output(part("slider"), "value"),
+        Output(part("slider"), "min"),
+        Output(part("slider"), "max"),
+        Output(part("slider"), "marks"),
+        Output(part("box"), "value"),
+        Output(part("refusal"), "children"),
+        Input(part("slider"), "value"),
+        Input(part("box"), "value"),
+        State(part("slider"), "min"),
+        State(part("slider"), "max"),
+        State(part("limits"), "data"),
+        prevent_initial_call=True,
+    )
+    app.clientside_callback(
+        ClientsideFunction("explore", "ask"),
         Output("asked", "data"),
-        Input({"of": ALL, "slider": ALL}, "value"),
+        Input(part("slider", ALL, ALL), "value"),
+        Input(part("slider", ALL, ALL), "min"),
+        Input(part("slider", ALL, ALL), "max"),
         Input("axis", "value"),
         Input("busy", "data"),
         State("asked", "data"),
@@ -199,80 +245,84 @@ def _add_callbacks(app: Dash) -> None:
             (Output("busy", "data"), True, False),
             (Output("computing", "children"), "Computing …", ""),
         ],
-    )(_moved)
+    )(_update_plots)
 
 
-def _chosen(system: Any, clicks: Any, search: Any) -> tuple[Any, ...]:
-    """The sliders of an equation: at the start where the address says, later as usual."""
-    asked = {} if ctx.triggered_id in ("system", "reset") else from_address(search)
+def _choose_equation(system: Any, clicks: Any, search: Any) -> tuple[Any, ...]:
+    """The sliders of an equation, at the values in the address when the page opens and at their
+    usual ones later."""
+    asked = {} if ctx.triggered_id in ("system", "reset") else parse_address(search)
+    refusal = ""
     try:
-        here = place(asked.pop("system", system), asked, asked.pop("over", None))
-    except ExploreError:
-        here = place(next(iter(subjects())), {})  # an address that someone mistyped
-    subject = here.subject
-    sliders = [_slider(subject, s, here.values[s.name]) for s in subject.sliders]
+        state = make_state(asked.pop("system", system), asked, asked.pop("over", None))
+    except ExploreError as error:
+        state = make_state(next(iter(equations())), {})
+        refusal = f"The address is refused. {error}"
+    equation = state.equation
     return (
-        subject.name,
-        subject.equation,
-        sliders,
-        _trajectory_title(subject),
-        subject.diagram_title,
-        subject.axes,
-        here.axis,
+        equation.name,
+        equation.formula,
+        [_show_slider(state, slider) for slider in equation.sliders],
+        _trajectory_title(equation),
+        equation.diagram_title,
+        equation.axes,
+        state.axis,
+        refusal,
     )
 
 
-def _trajectory_title(subject: Subject) -> list[Any]:
-    """With the states in the colours of their curves."""
+def _trajectory_title(equation: ExplorerEquation) -> list[Any]:
+    """The title with the names of the states in the colours of their curves."""
     states = [
         html.Span(f" {name}", style={"color": COLOURS[colour]})
-        for name, colour in zip(subject.states, STATE_COLOURS, strict=False)
+        for name, colour in zip(equation.states, STATE_COLOURS, strict=False)
     ]
     return ["Trajectory", *states] if len(states) > 1 else ["Trajectory"]
 
 
-def _moved(asked: Any, shown: Any) -> tuple[Any, ...]:
+def _update_plots(asked: Any, shown: Any) -> tuple[Any, ...]:
     if asked is None:
         raise dash.exceptions.PreventUpdate  # the page has no sliders yet
-    here = sent(asked)
-    seen = view(here)
-    if shown == here.diagram_key:
+    state = read_request(asked)
+    view = make_view(state)
+    if shown == state.diagram_key:
         picture = Patch()
-        for i, moved in enumerate(marker(here, seen.here)):
+        for i, moved in enumerate(make_marker(state, view.here)):
             for key, numbers in moved.items():
                 picture["data"][i][key] = numbers
     else:
-        picture = diagram(here, seen.here)
+        picture = make_diagram(state, view.here)
     return (
-        seen.trajectory,
-        seen.plane,
-        seen.plane_title,
+        view.trajectory,
+        view.plane,
+        view.plane_title,
         picture,
-        seen.sentence,
-        to_address(here),
-        dash.no_update if shown == here.diagram_key else here.diagram_key,
+        view.sentence,
+        to_address(state),
+        dash.no_update if shown == state.diagram_key else state.diagram_key,
     )
 
 
-def sent(asked: Any) -> Place:
-    """Where the sliders of a request are."""
+def read_request(asked: Any) -> ExplorerState:
+    """The state of the sliders that a request describes."""
     sliders = asked["sliders"]
-    names = {of for of, _, _ in sliders}
-    values = {name: value for _, name, value in sliders}
-    # Between two equations there are sliders of none or of both. An empty box next to a slider is
-    # one in which someone is about to type.
-    if len(names) != 1 or any(value is None for value in values.values()):
+    names = {of for of, *_ in sliders}
+    # While the equation changes, the page has the sliders of both or of none.
+    if len(names) != 1:
         raise dash.exceptions.PreventUpdate
-    return place(names.pop(), values, asked["axis"])
+    values = {name: value for _, name, value, _, _ in sliders}
+    ranges = {name: (low, high) for _, name, _, low, high in sliders}
+    return make_state(names.pop(), values, asked["axis"], ranges)
 
 
-def to_address(here: Place) -> str:
-    state = {"system": here.subject.name, **here.values, "over": here.axis}
-    return f"?{urllib.parse.urlencode(state)}"
+def to_address(state: ExplorerState) -> str:
+    """The part of an address that leads back to `state`."""
+    query = {"system": state.equation.name, **state.values, "over": state.axis}
+    return f"?{urllib.parse.urlencode(query)}"
 
 
-def from_address(search: Any) -> dict[str, Any]:
-    """What an address says: texts, and numbers where there are any."""
+def parse_address(search: Any) -> dict[str, Any]:
+    """The entries of an address, as numbers if they are, else as texts."""
     if not isinstance(search, str) or len(search) > 1000:
         return {}
     found: dict[str, Any] = {}
@@ -284,21 +334,21 @@ def from_address(search: Any) -> dict[str, Any]:
     return found
 
 
-# --- who may ask ----------------------------------------------------------------------------------
+# --- access ---------------------------------------------------------------------------------------
 
 
 def guard(app: Dash, port: int, token: str) -> None:
-    """Answers this user's own browser on this page, and nobody else.
+    """Answers requests of this user's browser on this page, and refuses all others.
 
-    Binding to loopback keeps other machines out, and the token in the address other users of this
-    one. Pages of other sites in the same browser are kept out by their `Origin`; those that have
-    their own name resolve to this address, by their `Host`.
+    The server listens on loopback, so other machines do not reach it. Other users of this machine
+    lack the token in the address. Pages of other sites in the same browser have another `Origin`,
+    or another `Host` if their name resolves to this machine.
     """
     hosts = {f"{name}:{port}" for name in (HOST, "localhost")}
     hosts |= {HOST, "localhost"} if port == 80 else set()
     origins = {f"http://{host}" for host in hosts}
     server: Flask = app.server
-    # The browser makes sure of what the page promises: nothing is sent anywhere else.
+    # The page promises to send nothing anywhere else; the policy makes the browser enforce it.
     policy = (
         f"default-src 'self'; script-src 'self' {' '.join(app.csp_hashes())}; "
         "style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
@@ -313,9 +363,9 @@ def guard(app: Dash, port: int, token: str) -> None:
         given = request.path.partition("/")[2].partition("/")[0]
         own = headers.get("Host") in hosts and headers.get("Origin") in {None, *origins}
         if not (own and known):
-            return _refusal("This page answers its own machine alone.")
+            return _refuse("This page answers requests from its own machine only.")
         if not secrets.compare_digest(given.encode(), token.encode()):
-            return _refusal("Open the whole address that `lagrax explore` has printed.")
+            return _refuse("Open the complete address that `lagrax explore` printed.")
         return None
 
     @server.after_request
@@ -326,19 +376,19 @@ def guard(app: Dash, port: int, token: str) -> None:
         return response
 
 
-def _refusal(sentence: str) -> Response:
+def _refuse(sentence: str) -> Response:
     return Response(f"{sentence}\n", 403, mimetype="text/plain")
 
 
 def _answer_errors(server: Flask) -> None:
-    """Requests that this page did not make are refused in a sentence, without a traceback."""
+    """Answers malformed requests by one sentence instead of a traceback."""
 
     @server.errorhandler(ExploreError)
-    def refused(error: ExploreError) -> Response:
+    def answer_error(error: ExploreError) -> Response:
         return Response(f"{error}\n", 400, mimetype="text/plain")
 
     @server.errorhandler(Exception)
-    def unreadable(error: Exception) -> Response | HTTPException:
+    def answer_malformed(error: Exception) -> Response | HTTPException:
         if isinstance(error, HTTPException):
             return error
         what = f"The request cannot be answered: {type(error).__name__}: {error!s:.200}\n"
@@ -354,18 +404,18 @@ class _Quiet(WSGIRequestHandler):
 
 
 def make_page_server(port: int = 0) -> tuple[BaseWSGIServer, str]:
-    """The server of the page, on loopback alone, and the page's address; port 0 is any that is
-    free."""
+    """Makes the server of the page, on loopback, and returns it with the page's address. Port 0
+    takes a free port."""
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
-        # Werkzeug would end the process where a port is taken, so the socket comes from here.
+        # Werkzeug ends the process if the port is in use, so the socket is opened here.
         listening.bind((HOST, port))
         listening.listen()
     except (OSError, OverflowError) as error:
         listening.close()
         raise ExploreError(
-            f"--port {port}: {getattr(error, 'strerror', None) or error}. Give another, or none "
-            "for one that is free."
+            f"--port {port}: {getattr(error, 'strerror', None) or error}. Give another port, or "
+            "none to take a free one."
         ) from None
     token = secrets.token_urlsafe(24)
     app = make_app(token)
@@ -384,9 +434,9 @@ def make_page_server(port: int = 0) -> tuple[BaseWSGIServer, str]:
 
 
 @contextlib.contextmanager
-def _leading_to(address: str) -> Iterator[str]:
-    """The address of a file that leads a browser to `address`, and that no other user can read.
-    They can read the commands that run, and `address` would be part of the browser's."""
+def _redirect_file(address: str) -> Iterator[str]:
+    """The address of a file that redirects a browser to `address` and that other users cannot read.
+    They can read the browser's command line, which would otherwise hold the token."""
     with tempfile.TemporaryDirectory(prefix="lagrax-") as folder:
         path = Path(folder) / "explore.html"
         target = markup.escape(address)
@@ -402,20 +452,20 @@ def _leading_to(address: str) -> Iterator[str]:
 def explore(port: int = 0, browser: bool = True) -> None:
     """Serves the page until it is interrupted."""
     server, address = make_page_server(port)
-    with _leading_to(address) as opened:
+    with _redirect_file(address) as opened:
         print(f"Exploring at {address} (Ctrl-C ends it)", flush=True)
         threading.Thread(target=_compile_ahead, daemon=True).start()
         if browser:
             threading.Thread(target=webbrowser.open, args=(opened,), daemon=True).start()
         server.serve_forever()
-    raise KeyboardInterrupt  # which werkzeug has kept to itself
+    raise KeyboardInterrupt  # werkzeug swallows it
 
 
 def _compile_ahead() -> None:
-    """The page's first view is computed while the browser starts. Each other lag is a program of
-    its own, and ready before someone gets to that slider."""
-    first = place("population", {})
-    diagram(first, view(first).here)
-    lags = next(s for s in first.subject.sliders if s.name == "lag")
+    """Computes the first view while the browser starts. Each lag is a program of its own, which is
+    compiled before someone moves that slider."""
+    first = make_state("population", {})
+    make_diagram(first, make_view(first).here)
+    lags = next(s for s in first.equation.sliders if s.name == "lag")
     for lag in range(1, int(lags.high) + 1):
-        compile_for(place("population", {"lag": lag, "a": 0.5}))
+        compile_for(make_state("population", {"lag": lag, "a": 0.5}))

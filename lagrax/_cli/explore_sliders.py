@@ -1,4 +1,4 @@
-"""The equations of `lagrax explore`, their sliders, and where these are."""
+"""The equations of `lagrax explore`, their sliders and the values of these."""
 
 import dataclasses
 import functools
@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from ..systems import SYSTEMS, DigitalControl, HeldSystem, LinearSystem, System
 from .analyse import parameters_of
 
-# How many knots are shown where these are shown for themselves.
+# The number of knots in plots of knots.
 KNOTS = 60
 
 
@@ -23,7 +23,8 @@ class ExploreError(ValueError):
 
 
 class Slider(NamedTuple):
-    """A number that can be moved between `low` and `high`."""
+    """A parameter between `low` and `high`. A typed value may lie outside, between `least` and
+    `most`; the slider's range then grows."""
 
     name: str
     low: float
@@ -31,28 +32,43 @@ class Slider(NamedTuple):
     step: float
     value: float
     about: str
+    least: float
+    most: float
 
-    def clipped(self, value: float) -> float:
-        """The nearest value that the slider has."""
-        steps = round((min(max(value, self.low), self.high) - self.low) / self.step)
-        return round(self.low + steps * self.step, 10)
+    @property
+    def is_whole(self) -> bool:
+        return self.step == 1
+
+    def check(self, value: Any) -> float:
+        """Returns the value of a request as a number within the limits."""
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        # A whole number may be too large for a float.
+        if not is_number or not abs(value) < 1e300:
+            raise ExploreError(f"{self.name} = {value!r:.40}: expected a finite number.")
+        if not self.least <= value <= self.most or (self.is_whole and value != int(value)):
+            kind = "a whole number" if self.is_whole else "a number"
+            raise ExploreError(
+                f"{self.name} = {float(value):g}: expected {kind} from {self.least:g} to "
+                f"{self.most:g}."
+            )
+        return float(value)
 
 
 @dataclasses.dataclass(frozen=True)
-class Subject:
-    """An equation of the page. `t1` is the end of its trajectory; `top` is where its diagram is cut
-    off, of which most would else be empty."""
+class ExplorerEquation:
+    """An equation of the page. The trajectory ends at `t1`. The diagram is cut off at `top`, above
+    which most of it would be empty."""
 
     name: str
     title: str
-    equation: str
+    formula: str
     sliders: tuple[Slider, ...]
     t1: float
     top: float = math.inf
 
     @property
     def axes(self) -> list[str]:
-        """The parameters over which there is a diagram, the first by default."""
+        """The parameters that the diagram may vary, the default one first."""
         return [s.name for s in self.sliders if s.name not in ("lag", "start")]
 
     @property
@@ -62,13 +78,9 @@ class Subject:
     @property
     def diagram_title(self) -> str:
         if issubclass(self.system, LinearSystem):
-            return "Multipliers: below 1 it dies out"
-        where = "where it stays" if issubclass(self.system, HeldSystem) else "highest and lowest"
-        return f"Bifurcation diagram: {where}"
-
-    @property
-    def values(self) -> dict[str, float]:
-        return {s.name: s.value for s in self.sliders}
+            return "Multipliers (stable below 1)"
+        held = issubclass(self.system, HeldSystem)
+        return "Bifurcation diagram" if held else "Bifurcation diagram (extrema)"
 
     @property
     def system(self) -> type[System]:
@@ -76,13 +88,13 @@ class Subject:
 
     @functools.cached_property
     def usual_start(self) -> Float[np.ndarray, "..."]:
-        made: Any = self.system
-        return np.array(made().y0, float)
+        make: Any = self.system
+        return np.array(make().y0, float)
 
     @functools.cached_property
     def intervals(self) -> int:
-        """Enough for the shortest period that the slider has, and for all knots that are shown."""
-        shortest = next(s.low for s in self.sliders if s.name == "tau")
+        """The number of intervals that suffices for the shortest period and for `KNOTS` knots."""
+        shortest = next(s.least for s in self.sliders if s.name == "tau")
         return max(KNOTS, math.ceil(self.t1 / shortest))
 
 
@@ -100,66 +112,76 @@ _ABOUT = {
     "start": "the first state",
 }
 
-_LAGGED = {"tau": "τ, the delay"}
+_ABOUT_LAGS = {"tau": "τ, the delay"}
+
+Range = tuple[float, float, float] | tuple[float, float, float, float, float]
 
 
-def _subject(
-    name: str, title: str, equation: str, t1: float, top: float = math.inf, **ranges: Any
-) -> Subject:
-    about = _ABOUT if issubclass(SYSTEMS[name], HeldSystem) else _ABOUT | _LAGGED
-    made: Any = SYSTEMS[name]
-    start = round(float(np.ravel(made().y0)[0]), 6)  # of a float32
+def _make_equation(
+    name: str, title: str, formula: str, t1: float, top: float = math.inf, **ranges: Range
+) -> ExplorerEquation:
+    """Each range is `(low, high, step)`, or `(low, high, step, least, most)` where it may grow."""
+    about = _ABOUT if issubclass(SYSTEMS[name], HeldSystem) else _ABOUT | _ABOUT_LAGS
+    make: Any = SYSTEMS[name]
+    start = round(float(np.ravel(make().y0)[0]), 6)  # the digits of a float32
     values = parameters_of(name) | {"lag": 0.0, "start": start}
-    sliders = (
-        Slider(n, low, high, step, values[n], about[n]) for n, (low, high, step) in ranges.items()
-    )
-    return Subject(name, title, equation, tuple(sliders), t1, top)
+    sliders = []
+    for parameter, (low, high, step, *limits) in ranges.items():
+        least, most = limits or (low, high)
+        value = float(values[parameter])
+        sliders.append(Slider(parameter, low, high, step, value, about[parameter], least, most))
+    return ExplorerEquation(name, title, formula, tuple(sliders), t1, top)
 
 
 @functools.cache
-def subjects() -> dict[str, Subject]:
-    """All equations, by name, with the ranges in which they are worth looking at."""
+def equations() -> dict[str, ExplorerEquation]:
+    """All equations by name, with ranges that show most of their behaviour.
+
+    The limits keep trajectories within floating-point numbers, and periods long enough for the
+    number of intervals that the programs are compiled for. Equations with a lag are solved with
+    fixed steps, which are accurate within the ranges alone, so these do not grow.
+    """
     found = [
-        _subject(
+        _make_equation(
             "population",
             "Population, with seasons",
             "x′ = a x(t) (1 − x(⌊t/τ⌋τ − lag·τ))",
             30.0,
             top=6.0,
-            a=(0.2, 4.0, 0.01),
-            tau=(0.2, 1.5, 0.01),
-            lag=(0.0, 3.0, 1.0),
-            start=(0.05, 2.0, 0.01),
+            a=(0.2, 4.0, 0.01, -5.0, 10.0),
+            tau=(0.2, 1.5, 0.01, 0.2, 10.0),
+            lag=(0.0, 3.0, 1.0, 0.0, 8.0),
+            start=(0.05, 2.0, 0.01, -10.0, 10.0),
         ),
-        _subject(
+        _make_equation(
             "linear",
             "Linear, with two holds",
             "x₁′ = x₂,  x₂′ = −x₁ − 0.4 x₂(⌊t/τ⌋τ) − 0.2 x₂(⌊t/τ⌋τ − τ)",
             40.0,
-            tau=(0.2, 4.0, 0.01),
-            start=(-2.0, 2.0, 0.01),
+            tau=(0.2, 4.0, 0.01, 0.2, 20.0),
+            start=(-2.0, 2.0, 0.01, -1000.0, 1000.0),
         ),
-        _subject(
+        _make_equation(
             "digital-control",
             "Digital control of a mass",
             "x₁″ = −gain (0.5 x₁ + x₁′)(⌊t/τ⌋τ)",
             30.0,
-            gain=(0.1, 4.0, 0.01),
-            tau=(0.2, 3.0, 0.01),
-            start=(-2.0, 2.0, 0.01),
+            gain=(0.1, 4.0, 0.01, -20.0, 20.0),
+            tau=(0.2, 3.0, 0.01, 0.2, 20.0),
+            start=(-2.0, 2.0, 0.01, -1000.0, 1000.0),
         ),
-        _subject(
+        _make_equation(
             "held-oscillator",
             "Held oscillator",
             "x₁″ + 2ζω x₁′ + ω² x₁ = −k x₁(⌊t/τ⌋τ)",
             40.0,
-            k=(-1.0, 2.0, 0.01),
-            tau=(0.2, 3.0, 0.01),
-            omega=(0.2, 3.0, 0.01),
-            zeta=(0.0, 1.0, 0.01),
-            start=(-2.0, 2.0, 0.01),
+            k=(-1.0, 2.0, 0.01, -50.0, 50.0),
+            tau=(0.2, 3.0, 0.01, 0.2, 20.0),
+            omega=(0.2, 3.0, 0.01, 0.0, 20.0),
+            zeta=(0.0, 1.0, 0.01, -0.5, 5.0),
+            start=(-2.0, 2.0, 0.01, -1000.0, 1000.0),
         ),
-        _subject(
+        _make_equation(
             "hutchinson",
             "Hutchinson (lag)",
             "x′ = a x(t) (1 − x(t − τ))",
@@ -168,7 +190,7 @@ def subjects() -> dict[str, Subject]:
             tau=(0.5, 2.0, 0.01),
             start=(0.05, 2.0, 0.01),
         ),
-        _subject(
+        _make_equation(
             "mackey-glass",
             "Mackey–Glass (lag)",
             "x′ = β x(t − τ) / (1 + x(t − τ)ⁿ) − γ x(t)",
@@ -180,26 +202,27 @@ def subjects() -> dict[str, Subject]:
             start=(0.1, 1.5, 0.01),
         ),
     ]
-    return {subject.name: subject for subject in found}
+    return {equation.name: equation for equation in found}
 
 
-class Place(NamedTuple):
-    """Where all sliders are, and which parameter is on the diagram's axis."""
+class ExplorerState(NamedTuple):
+    """The values of all sliders, their ranges, and the parameter on the diagram's axis."""
 
-    subject: Subject
+    equation: ExplorerEquation
     values: dict[str, float]
+    ranges: dict[str, tuple[float, float]]
     axis: str
 
     @property
     def start(self) -> Float[Array, "..."]:
-        """The slider moves the first component, and the others begin as they always do."""
-        first = self.subject.usual_start.copy()
+        """The initial state. Its slider moves the first component alone."""
+        first = self.equation.usual_start.copy()
         first.flat[0] = self.values["start"]
         return jnp.asarray(first)
 
     @property
-    def numbers(self) -> dict[str, Any]:
-        """The parameters as arrays, so that another value is no other program."""
+    def parameters(self) -> dict[str, Any]:
+        """The parameters as arrays, so that other values run the same compiled program."""
         given = {n: v for n, v in self.values.items() if n not in ("start", "lag")}
         return {n: jnp.asarray(v, float) for n, v in given.items()}
 
@@ -212,51 +235,57 @@ class Place(NamedTuple):
         return self.values["tau"]
 
     @property
-    def slider(self) -> Slider:
-        """That of the parameter on the axis."""
-        return next(s for s in self.subject.sliders if s.name == self.axis)
+    def axis_range(self) -> tuple[float, float]:
+        return self.ranges[self.axis]
 
     @property
     def diagram_key(self) -> str:
-        """What the diagram depends on: all but the parameter on its axis."""
+        """Everything that the diagram depends on. The value on its axis only moves its marker."""
         others = {n: v for n, v in self.values.items() if n != self.axis}
-        return f"{self.subject.name} over {self.axis} at {others}"
+        return f"{self.equation.name} over {self.axis} in {self.axis_range} at {others}"
 
-    def made(self) -> System:
-        return _made(self.subject.name, self.lag, self.numbers)
+    def make_system(self) -> System:
+        return _make_system(self.equation.name, self.lag, self.parameters)
 
     def over_axis(self) -> eqx.Partial:
-        """The equation as a function of the parameter on the axis. It is no closure, so that the
-        program compiled for it is found again."""
-        return eqx.Partial(_varied, (self.subject.name, self.lag, self.axis), self.numbers)
+        """The equation as a function of the parameter on the axis. A closure would be a new
+        function each time, and compiled again."""
+        return eqx.Partial(_vary, (self.equation.name, self.lag, self.axis), self.parameters)
 
 
-def place(name: Any, values: Mapping[Any, Any], axis: Any = None) -> Place:
-    """Checks what a browser sent: numbers outside of a slider's range are moved into it, what is
-    left out has its usual value, and anything else is refused."""
-    subject = subjects().get(name) if isinstance(name, str) else None
-    if subject is None:
-        raise ExploreError(f"No equation {name!r:.40}: expected one of {', '.join(subjects())}.")
-    known = {s.name: s for s in subject.sliders}
-    found = subject.values
-    for key, value in values.items():
+def make_state(
+    name: Any, values: Mapping[Any, Any], axis: Any = None, ranges: Mapping[Any, Any] | None = None
+) -> ExplorerState:
+    """Checks the request of a browser. Parameters that it leaves out have their usual values."""
+    equation = equations().get(name) if isinstance(name, str) else None
+    if equation is None:
+        raise ExploreError(f"No equation {name!r:.40}: expected one of {', '.join(equations())}.")
+    known = {s.name: s for s in equation.sliders}
+    for key in {*values, *(ranges or {})}:
         if key not in known:
             raise ExploreError(f"{name} has no slider {key!r:.40}: it has {', '.join(known)}.")
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        # Whole numbers may be too large for a float.
-        if not is_number or not abs(value) < 1e300:
-            raise ExploreError(f"{key} = {value!r:.40}: expected a finite number.")
-        found[key] = known[key].clipped(float(value))
-    return Place(subject, found, axis if axis in subject.axes else subject.axes[0])
+    found = {n: s.check(values.get(n, s.value)) for n, s in known.items()}
+    return ExplorerState(
+        equation,
+        found,
+        {n: _find_range(s, found[n], (ranges or {}).get(n, ())) for n, s in known.items()},
+        axis if axis in equation.axes else equation.axes[0],
+    )
 
 
-def _made(name: str, lag: int, numbers: Mapping[str, Any]) -> System:
-    given = dict(numbers) | ({"lag": lag} if name == "population" else {})
+def _find_range(slider: Slider, value: float, asked: Any) -> tuple[float, float]:
+    """The usual range of a slider, grown by the asked one and by its value."""
+    ends = [slider.low, slider.high, value, *map(slider.check, asked)]
+    return min(ends), max(ends)
+
+
+def _make_system(name: str, lag: int, parameters: Mapping[str, Any]) -> System:
+    given = dict(parameters) | ({"lag": lag} if name == "population" else {})
     if "gain" in given:
         given["K"] = given.pop("gain") * DigitalControl().K
     return SYSTEMS[name](**given)
 
 
-def _varied(fixed: tuple[str, int, str], numbers: Mapping[str, Any], value: Any) -> System:
+def _vary(fixed: tuple[str, int, str], parameters: Mapping[str, Any], value: Any) -> System:
     name, lag, axis = fixed
-    return _made(name, lag, {**numbers, axis: value})
+    return _make_system(name, lag, {**parameters, axis: value})

@@ -12,14 +12,18 @@ import typer
 from .._solve.delays import Delay, Hold, Lag
 from .._solve.solution import SolveError
 from ..identify import Forecast, IdentifyError
+from ..identify._selection import Selection
 from ..training._files import write_atomically
 from ..training._launchers import launch
 from ..training._machine import describe as machine, load
 from .answers import PAGE, FolderError, answering, check_folder, write_figures, write_summary
-from .command import Json, check_launcher, leaving_as_it_was, print_answer, print_json, takes
+from .command import Json, check_launcher, leaving_as_it_was, print_json, takes
+from .fit_figures import draw_figures
 from .fit_model import Fit, find
 from .fit_options import FitError as FitError, FitOptions
-from .fit_report import figures, page_of
+from .fit_report import render_fit
+from .fit_scores import QUIET
+from .fit_terms import warn_of_weak_terms
 from .long_run import LongRun
 from .table import Table, TableError, read_table, write_table
 
@@ -29,7 +33,7 @@ Task = tuple[Path, Path, FitOptions]
 @takes(FitOptions)
 def fit(
     data: Annotated[
-        list[Path], typer.Argument(metavar="DATA.csv...", help="Measurements, with a header.")
+        list[Path], typer.Argument(metavar="DATA...", help="Measurements, with a header.")
     ],
     options: FitOptions,
     out: Annotated[
@@ -40,14 +44,18 @@ def fit(
         str,
         typer.Option(help="Fit several tables here, or with ray on the workers of a cluster."),
     ] = "here",
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="List all files that were written.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Learn an equation from measurements, forecast, and report.
 
-    Times and periods are in the unit of the time column, in days where that has dates. Without
-    --hold, --lag and --select the equation is an ordinary one. Inputs stay at their last value
-    during the forecast. --field library gives an equation that can be read. Each of several tables
-    is fitted by itself, and has its answer in a folder of its name.
+    DATA is a CSV, Excel (the first sheet) or Parquet file. Dates are counted in a unit that suits
+    them, which the command names first; durations may have units of their own. Without --hold,
+    --lag and --select the equation is an ordinary one. Inputs keep their last value during the
+    forecast. --field library gives an equation that can be read. Each of several tables is fitted
+    by itself, and has its answer in a folder of its name.
     """
     check_launcher(launcher)
     if len(data) > 1:
@@ -55,7 +63,11 @@ def fit(
         return
     with leaving_as_it_was():
         summary, lines = fit_table(data[0], out or Path(f"fit-{data[0].stem}"), options)
-    print_answer(summary, lines, as_json)
+    if as_json:
+        print_json(summary)
+        return
+    names = summary["files"] if verbose else [PAGE]
+    print(*lines, *(f"Wrote {Path(summary['folder']) / name}" for name in names), sep="\n")
 
 
 # --- one table and several ------------------------------------------------------------------------
@@ -68,14 +80,14 @@ def fit_table(data: Path, out: Path, options: FitOptions) -> tuple[dict[str, Any
     """
     # A wrong request fails before anything is computed.
     check_folder(out, "fit")
-    for package in ("matplotlib.figure", "optax", "plotly.offline", "safetensors"):
+    for package in ("matplotlib.figure", "optax", "jinja2", "plotly.offline", "safetensors"):
         load(package)
     table = read_table(
         data, options.time, options.column or None, options.inputs or (), options.unit
     )
     found = find(data, options, table)
     summary = write_answer(found, out)
-    return summary | {"folder": str(out.resolve())}, _told(found)
+    return summary | {"folder": str(out.resolve())}, format_lines(found)
 
 
 def list_tasks(tables: Sequence[Path], out: Path, options: FitOptions) -> list[Task]:
@@ -125,9 +137,10 @@ def _fit_several(tasks: Sequence[Task], launcher: Any, as_json: bool) -> None:
 
 
 def write_answer(found: Fit, out: Path) -> dict[str, Any]:
-    drawn = figures(found)
+    """Writes everything that was found to the folder `out`; returns the summary."""
+    figures = draw_figures(found)
     table, predicted = found.table, found.predicted
-    later = np.arange(len(table.ts)) >= found.held_out
+    held_out = np.arange(len(table.ts)) >= found.held_out
     with answering(out) as folder:
         found.model.save(folder / "model")
         columns = [x for pair in zip(table.ys.T, predicted.T, strict=True) for x in pair]
@@ -135,13 +148,13 @@ def write_answer(found: Fit, out: Path) -> dict[str, Any]:
         write_table(
             folder / "fit.csv",
             [table.time_name, *names, "held_out"],
-            [table.format_times(table.ts), *columns, later.astype(int)],
+            [table.format_times(table.ts), *columns, held_out.astype(int)],
         )
         if found.forecast is not None:
             _write_forecast(folder / "forecast.csv", table, found.forecast)
-        write_figures(folder, list(drawn.values()))
-        write_atomically(folder / PAGE, page_of(found, drawn))
-        return write_summary(folder, _summary(found))
+        write_figures(folder, list(figures.values()))
+        write_atomically(folder / PAGE, render_fit(found, figures))
+        return write_summary(folder, summarise(found))
 
 
 def _write_forecast(path: Path, table: Table, forecast: Forecast) -> None:
@@ -151,66 +164,82 @@ def _write_forecast(path: Path, table: Table, forecast: Forecast) -> None:
     write_table(path, [table.time_name, *names], [table.format_times(forecast.ts), *columns])
 
 
-def _summary(found: Fit) -> dict[str, Any]:
-    options, model = found.options, found.model
-    runs = found.long_run
-    selection = found.selection
+def summarise(found: Fit) -> dict[str, Any]:
+    """The results as JSON has them."""
+    model, runs, table = found.model, found.long_run, found.table
     return {
         "command": "fit",
-        "columns": list(found.table.names),
-        "inputs": list(found.table.input_names),
-        "left_out": list(found.table.left_out),
+        "columns": list(table.names),
+        "inputs": list(table.input_names),
+        "left_out": list(table.left_out),
+        "times": table.time_label,
+        "unit": table.unit,
+        "sampling": table.sampling,
+        "missing": table.missing,
+        "gaps": len(table.gaps),
         "equations": found.equations,
-        "delays": [_described(d) for d in model.delays_],
+        "symbols": found.symbols._asdict(),
+        "terms": [_without_nan(t._asdict()) | {"weak": t.is_weak} for t in found.terms],
+        "delays": [_delay_to_json(d) for d in model.delays_],
         "periods": model.periods_,
         "unsure": found.unsure,
-        "scores": [{k: _finite(v) for k, v in s._asdict().items()} for s in found.scores],
+        "scores": [_without_nan(s._asdict()) | {"verdict": s.verdict} for s in found.scores],
         "doubt": found.doubt,
-        "held_out_from": str(found.table.format_times(found.table.ts)[found.held_out]),
+        "held_out_from": str(table.format_times(table.ts)[found.held_out]),
         "horizon": model.window_,
-        "selection": [
-            {
-                "candidate": c.name,
-                "error": c.error,
-                "needed": [_described(d) for d in c.kept],
-                "chosen": c is selection.best,
-            }
-            for c in selection.candidates
-        ]
-        if selection
-        else None,
+        "selection": _selection_to_json(found.selection),
         "long_run": runs.to_json() if isinstance(runs, LongRun) else {"sentence": runs},
-        "options": {"data": str(found.data)} | options.to_json(),
+        "options": {"data": str(found.data)} | found.options.to_json(),
         "seconds": found.seconds,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": machine(),
     }
 
 
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not np.isfinite(value) else value
+def _without_nan(record: dict[str, Any]) -> dict[str, Any]:
+    is_number = lambda x: not isinstance(x, float) or np.isfinite(x)
+    return {name: value if is_number(value) else None for name, value in record.items()}
 
 
-def _described(delay: Delay) -> dict[str, Any]:
-    found = {
-        "kind": "lag" if isinstance(delay, Lag) else "hold",
-        "tau": float(np.asarray(delay.tau)),
-    }
-    return found | ({"lag": delay.lag} if isinstance(delay, Hold) else {})
+def _selection_to_json(selection: Selection | None) -> list[dict[str, Any]] | None:
+    if selection is None:
+        return None
+    return [
+        {
+            "candidate": candidate.name,
+            "error": candidate.error,
+            "needed": [_delay_to_json(delay) for delay in candidate.kept],
+            "chosen": candidate is selection.best,
+        }
+        for candidate in selection.candidates
+    ]
 
 
-def _told(found: Fit) -> list[str]:
+def _delay_to_json(delay: Delay) -> dict[str, Any]:
+    kind = "lag" if isinstance(delay, Lag) else "hold"
+    record = {"kind": kind, "tau": float(np.asarray(delay.tau))}
+    return record | ({"lag": delay.lag} if isinstance(delay, Hold) else {})
+
+
+def format_lines(found: Fit) -> list[str]:
+    """The results as lines to print."""
     lines = [str(found.selection)] if found.selection else []
     lines += found.equations
-    if found.model.periods_:
-        lines.append(f"Learned period: {', '.join(f'{p:.6g}' for p in found.model.periods_)}")
+    lines += [f"where {found.symbols.legend}"] if found.symbols.legend else []
+    weak = warn_of_weak_terms(found.terms)
+    lines += [weak] if weak else []
+    table, model = found.table, found.model
+    if model.periods_:
+        periods = ", ".join(table.with_unit(float(f"{p:.6g}")) for p in model.periods_)
+        lines.append(f"Learned period: {periods}")
     lines += found.unsure
-    after = found.table.format_times(found.table.ts)[found.held_out]
-    lines.append(f"On the held-out end, from {after} on, at most {found.model.window_} ahead:")
+    after = table.format_time(table.ts[found.held_out])
+    lines.append(f"On the held-out end, from {after} on, at most {model.window_} samples ahead:")
     lines += [
         f"  {s.name}: R² {s.r2:.4f}, nrmse {s.nrmse:.4f} (standing still: {s.standing_still:.4f})"
         for s in found.scores
     ]
+    lines += [s.verdict for s in found.scores if s.movement < QUIET]
     lines += [found.doubt] if found.doubt else []
     runs = found.long_run
     return lines + (runs.lines() if isinstance(runs, LongRun) else [runs])

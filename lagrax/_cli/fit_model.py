@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -17,28 +17,24 @@ from ..identify._selection import Scan, Selection, select_delays
 from ..training._machine import load
 from .fit_delays import Lookback, make_candidates, make_delays, read_lookback, refine_chosen
 from .fit_options import FitError, FitOptions
+from .fit_scores import Score, States, find_doubt, score_predictions
+from .fit_terms import Symbols, Term, choose_all_symbols, list_terms
 from .long_run import LongRun, long_run_of, precisely, why_no_map
 from .table import Table
 from .units import MONTHS, Clock, Duration, UnitError
 
 MOST_RANGES = 4
 MOST_SAMPLES = 1_000_000
-States = Float[np.ndarray, "times states"]
-
-
-class Score(NamedTuple):
-    """How well a column is predicted over the held-out end: the share of its variance that is
-    explained, the error in standard deviations, and that of standing still instead."""
-
-    name: str
-    r2: float
-    nrmse: float
-    standing_still: float
 
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """All that was found. `long_run` is a sentence where there is nothing to analyse."""
+    """The results of a fit.
+
+    - `predicted`: NaN up to the first sample whose past was measured.
+    - `held_out`: the first sample that was not learned from.
+    - `long_run`: a sentence if there is no map to analyse.
+    """
 
     data: Path
     options: FitOptions
@@ -53,51 +49,48 @@ class Fit:
     seconds: dict[str, float]
 
     @property
+    def symbols(self) -> Symbols:
+        return choose_all_symbols(self.table.names, self.table.input_names)
+
+    @property
     def equations(self) -> list[str]:
-        return self.model.equations(self.table.names, self.table.input_names)
+        return self.model.equations(self.symbols.states, self.symbols.inputs)
+
+    @property
+    def terms(self) -> list[Term]:
+        return list_terms(self.model, self.symbols)
 
     @property
     def doubt(self) -> str | None:
-        """Why the forecast is not to be trusted, if so."""
-        judged = [s for s in self.scores if s.standing_still > 0]
-        lazy = [s.name for s in judged if not s.nrmse < s.standing_still]
-        # At rest, where nothing but noise varies, noise in the start alone makes the root of two.
-        wild = [s.name for s in judged if s.nrmse > 1.5 and s.name not in lazy]
-        verdicts = {"No better than standing still on the held-out end": lazy}
-        verdicts |= {"Off by more than the held-out end varies": wild}
-        said = [f"{verdict}: {', '.join(names)}." for verdict, names in verdicts.items() if names]
-        advice = (
-            "Do not trust the forecast; try other delays (--hold, --lag, --select), another "
-            "--degree or --field, or measure for longer."
-        )
-        return " ".join([*said, advice]) if said else None
+        """Why the forecast is not to be trusted, or None."""
+        return find_doubt(self.scores)
 
     @property
     def unsure(self) -> list[str]:
-        """A sentence for each period from which the series cannot tell others."""
+        """A sentence for each period that the series does not determine."""
         chosen = self.selection.best if self.selection else None
         if chosen is not None and chosen.kept and len(chosen.scans) == 1:
             tau = float(np.asarray(chosen.kept[0].tau))
-            return _unsure([tau], chosen.scans)
-        return _unsure(self.model.periods_, self.model.scans_)
+            return _compare_periods([tau], chosen.scans)
+        return _compare_periods(self.model.periods_, self.model.scans_)
 
 
-def _unsure(periods: Sequence[float], scans: Sequence[Scan]) -> list[str]:
-    said = []
+def _compare_periods(periods: Sequence[float], scans: Sequence[Scan]) -> list[str]:
+    sentences = []
     # A model that was loaded has periods, and no scans.
     for period, scan in zip(periods, scans, strict=False):
         good = scan.periods[scan.good]
         if np.all(np.abs(good / period - 1) < 0.01):
             continue
-        runs = [dict.fromkeys(f"{end:.3g}" for end in ends) for ends in scan.ranges()]
-        others = ", ".join(" to ".join(run) for run in runs)
-        if len(runs) > MOST_RANGES:
+        ranges = [dict.fromkeys(f"{end:.3g}" for end in ends) for ends in scan.ranges()]
+        others = ", ".join(" to ".join(ends) for ends in ranges)
+        if len(ranges) > MOST_RANGES:
             others = f"many from {good.min():.3g} to {good.max():.3g}"
-        said.append(
+        sentences.append(
             f"The period {period:.4g} is not sure: of those that were tried, {others} explain the "
             "series about as well."
         )
-    return said
+    return sentences
 
 
 def find(data: Path, options: FitOptions, table: Table) -> Fit:
@@ -114,8 +107,12 @@ def find(data: Path, options: FitOptions, table: Table) -> Fit:
     model = _train(options, table, delays)
     clock.append(time.monotonic())
     _say("Predicting, forecasting, and looking at the long run")
-    predicted, first = _predict(table, model)
+    predicted, starts = _predict(table, model)
     held_out = model.held_out_from_[-1]
+    filled = model.series_[-1].filled
+    scores = score_predictions(
+        table.names, table.ys, filled, predicted, held_out, starts, model.window_
+    )
     found = Fit(
         data,
         options,
@@ -124,7 +121,7 @@ def find(data: Path, options: FitOptions, table: Table) -> Fit:
         selection,
         predicted,
         held_out,
-        _score(table, predicted, held_out, first, model.window_),
+        scores,
         _forecast(table, model, later) if len(later) else None,
         _look_at_long_run(model),
         {},
@@ -170,11 +167,13 @@ def _continue(ts: Float[np.ndarray, " n"], number: int) -> Float[np.ndarray, " n
 
 
 def describe_table(table: Table) -> str:
-    """The role of each column, in a sentence."""
+    """The roles of the columns and what is missing, in a line."""
     unit = f", in {table.clock or table.unit}" if table.unit else ""
     parts = [f"time {table.time_name}{unit}", f"states {', '.join(table.names)}"]
     parts += [f"inputs {', '.join(table.input_names)}"] if table.input_names else []
     parts += [f"left out (no numbers) {', '.join(table.left_out)}"] if table.left_out else []
+    if table.missing:
+        parts.append(f"missing {', '.join(f'{n} of {name}' for name, n in table.missing.items())}")
     return f"{'; '.join(parts)}."
 
 
@@ -222,14 +221,7 @@ def _advise(table: Table) -> None:
 
 
 def _train(options: FitOptions, table: Table, delays: Sequence[Delay]) -> Identifier:
-    model = Identifier(
-        delays,
-        options.field,
-        degree=options.degree,
-        ensemble=options.ensemble,
-        iterations=options.iterations,
-        seed=options.seed,
-    )
+    model = Identifier(delays, **options.identifier_arguments())
     if options.learn_tau and any(isinstance(d.tau, Learn) for d in delays):
         _say("Looking for the period, then fitting the equation")
     elif options.field == "library":
@@ -242,38 +234,11 @@ def _train(options: FitOptions, table: Table, delays: Sequence[Delay]) -> Identi
 
 
 def _predict(table: Table, model: Identifier) -> tuple[States, int]:
-    """What is predicted of each sample, NaN for the first ones, whose past is not known, and where
-    predictions start."""
+    """The predictions, and the sample at which they start. Up to it they are NaN."""
     predicted = np.array(model.predict(table.ts, table.ys, _inputs(table)))
-    first = model.predicted_from_[-1] - 1
-    predicted[: first + 1] = np.nan
-    return predicted, first
-
-
-def _score(table: Table, predicted: States, held_out: int, first: int, horizon: int) -> list[Score]:
-    known, seen = table.ys[held_out:], predicted[held_out:]
-    # What stood where each prediction started.
-    number = np.arange(held_out, len(table.ts)) - first
-    still = _filled(table)[first + (number - 1) // horizon * horizon]
-    scores = []
-    for i, name in enumerate(table.names):
-        there = np.isfinite(known[:, i])
-        variance = float(np.var(known[there, i])) if there.any() else 0.0
-        error, other = (
-            float(np.mean((x[there, i] - known[there, i]) ** 2)) / variance
-            if variance > 0
-            else float("nan")
-            for x in (seen, still)
-        )
-        scores.append(Score(name, 1 - error, float(np.sqrt(error)), float(np.sqrt(other))))
-    return scores
-
-
-def _filled(table: Table) -> States:
-    """With straight lines where values are missing."""
-    return np.stack(
-        [np.interp(table.ts, table.ts[(k := ~np.isnan(y))], y[k]) for y in table.ys.T], axis=1
-    )
+    starts = model.predicted_from_[-1] - 1
+    predicted[: starts + 1] = np.nan
+    return predicted, starts
 
 
 def _forecast(table: Table, model: Identifier, later: np.ndarray) -> Forecast:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from .._solve.arguments import MOST_COUNT
-from ..identify._options import MOST
+from ..identify._options import DEFAULTS, MOST, Options
 from .units import SHORT, Duration, UnitError, parse_duration, parse_period, parse_unit
 
 
@@ -86,7 +86,7 @@ class FitOptions:
     ] = "mlp"
     degree: Annotated[
         int, typer.Option(help="Highest degree of the library's terms.", min=1, max=6)
-    ] = 2
+    ] = Options.degree
     forecast: Annotated[
         Duration,
         _parsed(
@@ -103,11 +103,16 @@ class FitOptions:
     ] = 5
     iterations: Annotated[
         int, typer.Option(help="Most iterations of the training.", min=1, max=MOST_COUNT)
-    ] = 2000
+    ] = Options.iterations
     seed: Annotated[
         int,
         typer.Option(help="Random seed. Results are reproducible.", min=0, max=2**31 - MOST_MODELS),
-    ] = 0
+    ] = Options.seed
+
+    def identifier_arguments(self) -> dict[str, Any]:
+        """The options that are arguments of `Identifier`, too."""
+        own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {name: own[name] for name in DEFAULTS if name in own}
 
     def to_json(self) -> dict[str, Any]:
         """The options as JSON has them: durations as typed, or as numbers if they have no unit."""

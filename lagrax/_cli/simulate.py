@@ -81,7 +81,7 @@ def _solved(system: System, start: Array, ts: np.ndarray) -> Solution:
     # An error of the logarithm is a relative one of the state, however large the logarithm.
     rtol, atol = (1e-14, 1e-9) if positive else (1e-8, 1e-10)
     solution = solve(
-        _growth(system) if positive else system,
+        log_field(system) if positive else system,
         0.0,
         float(ts[-1]),
         np.log(start) if positive else start,  # XLA's is infinite for the smallest numbers
@@ -107,8 +107,8 @@ def _stays_positive(system: System, start: Array) -> bool:
     return isinstance(system, Population | Hutchinson) and float(start) > 0
 
 
-def _growth(system: System) -> Callable:
-    """The field of the logarithm, x′/x."""
+def log_field(system: System) -> Callable:
+    """The field x′/x of the logarithm of a state."""
 
     def field(t, y, args, *, history):
         # A population's does not depend on its size: one too small to divide by is taken larger.

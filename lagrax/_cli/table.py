@@ -66,13 +66,51 @@ class Table:
         named = self.unit is None or _bracketed_unit(self.time_name) is not None
         return self.time_name if named else f"{self.time_name} [{self.unit}]"
 
+    @property
+    def missing(self) -> dict[str, int]:
+        """The number of missing values of each column that has some."""
+        counts = np.isnan(self.ys).sum(axis=0).tolist()
+        return {name: count for name, count in zip(self.names, counts, strict=True) if count}
+
+    @property
+    def gaps(self) -> list[int]:
+        """The samples that are followed by a gap."""
+        return np.flatnonzero(np.diff(self.ts) > 1.5 * self.gap).tolist()
+
+    @property
+    def sampling(self) -> str:
+        """The distance of the samples, in a sentence."""
+        apart, gaps = np.diff(self.ts), self.gaps
+        number = f"{len(self.ts):,} samples"
+        if len(gaps) > 0.05 * len(apart):
+            low, high = f"{apart.min():.3g}", self.with_unit(float(f"{apart.max():.3g}"))
+            return f"{number} at irregular times, {low} to {high} apart."
+        sentence = f"{number}, {self.with_unit(float(f'{self.gap:.6g}'))} apart"
+        if not gaps:
+            return f"{sentence}, without gaps."
+        longest = max(gaps, key=lambda i: apart[i])
+        length = self.with_unit(float(f"{apart[longest]:.4g}"))
+        after = self.format_time(self.ts[longest])
+        count = "one gap" if len(gaps) == 1 else f"{len(gaps)} gaps"
+        which = "" if len(gaps) == 1 else ", the longest"
+        return f"{sentence}, with {count}{which} of {length} after {after}."
+
     def format_times(self, ts: Float64[np.ndarray, " m"]) -> np.ndarray:
         """Times as the file has them: numbers or ISO dates."""
         return ts if self.clock is None else np.array(format_dates(self.clock.dates(ts)))
 
+    def format_time(self, t: float) -> str:
+        """A time in a sentence."""
+        return (
+            f"{t:.9g}"
+            if self.clock is None
+            else format_dates(self.clock.dates(np.array([t])), sep=" ")[0]
+        )
+
     def with_unit(self, time: float) -> str:
         """A length of time in words."""
-        return f"{time:g} {self.unit}" if self.unit else f"{time:g}"
+        unit = "" if self.unit is None else f" {self.unit}"
+        return f"{time:g}{unit.removesuffix('s') if time == 1 else unit}"
 
 
 def read_table(

@@ -230,12 +230,12 @@ def cobweb(
             "state with one hold. For planar maps there is `basins`."
         )
     check_counts("cobweb", iterates=(iterates, 1))
-    orbit = np.asarray(f.orbit(start, iterates + 1), float)[:, 0]
+    orbit = _drop_overflow(f.orbit(start, iterates + 1))
     known = orbit[np.isfinite(orbit)]
     margin = 0.1 * np.ptp(known) or 0.5
     ends = (float(known.min() - margin), float(known.max() + margin))
     x = np.linspace(*ends, 400)
-    graph = np.asarray(_applied(f, jnp.asarray(x, f.point().dtype)[:, None]), float)[:, 0]
+    graph = _drop_overflow(_apply(f, jnp.asarray(x, f.point().dtype)[:, None]))
     path = np.repeat(orbit, 2)
     marks: list[Mark] = [
         Line(ends, ends, "next = this", "grey", dashed=True, width=1),
@@ -248,6 +248,12 @@ def cobweb(
     return Figure(name, f"The map and {iterates} iterates from {orbit[0]:g}.", [panel])
 
 
+def _drop_overflow(points: Float[Array, "n 1"]) -> Float[np.ndarray, " n"]:
+    """The numbers, with NaN for those too large to be drawn."""
+    numbers = np.asarray(points, float)[:, 0]
+    return np.where(np.abs(numbers) < 1e300, numbers, np.nan)
+
+
 @eqx.filter_jit
-def _applied(f: KnotMap, points: Float[Array, "n size"]) -> Float[Array, "n size"]:
+def _apply(f: KnotMap, points: Float[Array, "n size"]) -> Float[Array, "n size"]:
     return jax.vmap(f)(points)

@@ -82,13 +82,13 @@ class Polynomial(eqx.Module):
         lines = []
         for i, state in enumerate(states):
             terms = [
-                (float(self.coefficients[j, i]), powers)
+                ("−" if (c := float(self.coefficients[j, i])) < 0 else "+", abs(c), powers)
                 for j, powers in enumerate(self.powers)
                 if self.used[j][i]
             ]
             text = " ".join(
-                f"{'−' if c < 0 else '+'} {abs(c):.4g}{_format_monomial(powers, variables)}"
-                for c, powers in terms
+                " ".join([sign, f"{size:.4g}", format_monomial(powers, variables)]).strip()
+                for sign, size, powers in terms
             )
             text = re.sub("^− ", "−", text.removeprefix("+ "))
             lines.append(f"{state}′ = {text or '0'}")
@@ -158,8 +158,9 @@ def _format_source(delay: Delay) -> str:
     return f"{held}−{delay.lag * float(tau):.4g}" if delay.lag else held
 
 
-def _format_monomial(powers: Sequence[int], variables: Sequence[str]) -> str:
+def format_monomial(powers: Sequence[int], variables: Sequence[str]) -> str:
+    """A product such as x y²; nothing for the constant term."""
     raised = {1: "", 2: "²", 3: "³"}
-    return "".join(
-        f" {variables[i]}{raised.get(p, f'^{p}')}" for i, p in enumerate(powers) if p > 0
+    return " ".join(
+        f"{variables[i]}{raised.get(p, f'^{p}')}" for i, p in enumerate(powers) if p > 0
     )

@@ -34,7 +34,8 @@ class Table(NamedTuple):
 
 
 def is_frame(values: Any) -> bool:
-    return hasattr(values, "columns") and not isinstance(values, np.ndarray)
+    # On the type, because a lazy frame computes its columns.
+    return hasattr(type(values), "columns")
 
 
 def is_series(values: Any) -> bool:

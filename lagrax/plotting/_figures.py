@@ -575,7 +575,8 @@ def _plotly_mark(mark: Mark, digits: int) -> dict[str, Any]:
     colour = COLOURS[mark.colour]
     if isinstance(mark, Line):
         dash = "dash" if mark.dashed else "solid"
-        style = {"mode": "lines", "line": {"color": colour, "width": mark.width, "dash": dash}}
+        line = {"color": colour, "width": mark.width, "dash": dash, "simplify": False}
+        style = {"mode": "lines", "line": line}
     else:
         # Plotly counts in pixels, of which 96 make the inch that has 72 points.
         style = {"mode": "markers", "marker": {"color": colour, "size": mark.size * 96 / 72}}

@@ -9,19 +9,27 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 import lagrax
-from lagrax._cli import fit as fitting, fit_delays, fit_model as _fit, fit_report as _fit_report
+from lagrax._cli import fit_model
+from lagrax._cli.fit import format_lines, summarise, write_answer
+from lagrax._cli.fit_delays import make_candidates, make_delays, read_lookback, refine_chosen
+from lagrax._cli.fit_figures import draw_figures
+from lagrax._cli.fit_model import Fit, describe_table, find, later_times
 from lagrax._cli.fit_options import FitOptions
+from lagrax._cli.fit_report import render_fit
+from lagrax._cli.fit_scores import Score
+from lagrax._cli.fit_terms import Term, choose_all_symbols, warn_of_weak_terms
 from lagrax._cli.table import read_table
 from lagrax._cli.units import Duration
 from lagrax._solve.delays import Hold, Lag, Learn, holds
 from lagrax.identify._selection import Candidate, Scan, Selection
 
-QUICK = ["--field", "library", "--ensemble", "2", "--forecast", "5"]
+QUICK = ["--field", "library", "--ensemble", "3", "--forecast", "5"]
 
 
 def write_csv(path, header, *columns):
@@ -42,15 +50,24 @@ def population(periods=12, samples=5, a=2.3):
     return ts, np.asarray(lagrax.systems.Population(a=a).solution(ts, y0=0.3), float)
 
 
+class Answer(NamedTuple):
+    folder: Path
+    found: Fit
+    summary: dict
+
+
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory):
     """A fit of the population equation: its folder and what was found."""
     folder = tmp_path_factory.mktemp("fit")
     write_csv(folder / "x.csv", ["t", "x"], *population())
-    options = FitOptions(hold=Duration(1), field="library", ensemble=2, forecast=Duration(5))
-    found = _fit.find(folder / "x.csv", options, read_table(folder / "x.csv"))
-    summary = fitting.write_answer(found, folder / "found")
-    return folder / "found", found, summary
+    options = FitOptions(hold=Duration(1), field="library", ensemble=3, forecast=Duration(5))
+    found = find(folder / "x.csv", options, read_table(folder / "x.csv"))
+    return Answer(folder / "found", found, write_answer(found, folder / "found"))
+
+
+def page_of(found):
+    return render_fit(found, draw_figures(found))
 
 
 # --- many tables ----------------------------------------------------------------------------------
@@ -61,10 +78,13 @@ def test_many_tables_are_fitted_each_by_itself(lagrax_command, tmp_path):
         write_csv(tmp_path / f"{name}.csv", ["t", "x"], *population(a=a))
     (tmp_path / "bad.csv").write_text("t,x\n0,one\n")
     tables = ["low.csv", "bad.csv", "high.csv"]
-    code, out, err = lagrax_command("fit", *tables, "--hold", "1", "--json", *QUICK)
+    code, out, err = lagrax_command("fit", *tables, "--hold", "1", *QUICK)
     assert code == 1
-    rates = [summary["equations"][0] for summary in json.loads(out)]
-    assert ["1.8" in rate or "1.79" in rate for rate in rates] == [True, False]
+    found = [line.split(": x′ = ") for line in out.splitlines()]
+    assert [(name, round(float(rest[:4]), 1)) for name, rest in found] == [
+        ("low.csv", 1.8),
+        ("high.csv", 2.3),
+    ]
     assert "bad.csv: failed: " in err
     assert err.startswith("low.csv: time t; states x.\n")
     assert "\nhigh.csv: time t; states x.\n" in err
@@ -74,16 +94,6 @@ def test_many_tables_are_fitted_each_by_itself(lagrax_command, tmp_path):
         same = tmp_path / "fits" / "high" / name
         assert same.read_bytes() == (tmp_path / "alone" / name).read_bytes()
     assert alone[0] == 0
-
-
-def test_many_tables_show_their_equations(lagrax_command, tmp_path):
-    for name, a in (("low", 1.8), ("high", 2.3)):
-        write_csv(tmp_path / f"{name}.csv", ["t", "x"], *population(a=a))
-    line = "fit low.csv high.csv --hold 1 --field library --ensemble 1 --forecast 0"
-    code, out, _ = lagrax_command(*line.split())
-    assert code == 0
-    found = [row.split(": x′ = ") for row in out.splitlines()]
-    assert [(name, rest[:3]) for name, rest in found] == [("low.csv", "1.8"), ("high.csv", "2.3")]
 
 
 def test_tables_of_one_name_are_refused(lagrax_command, tmp_path):
@@ -138,7 +148,7 @@ def test_the_files(fitted):
 def test_the_page_has_all_parts(fitted):
     folder, found, _ = fitted
     page = (folder / "report.html").read_text()
-    for title in ("Overview", "The fit", "The forecast", "What was learned", "Stability"):
+    for title in ("The forecast", "The fit", "The data", "What was learned", "Stability"):
         assert f">{title}</h2>" in page
     assert found.equations[0] in page
     assert page.index("Figure 1.") < page.index("Figure 2.") < page.index("Figure 3.")
@@ -161,10 +171,10 @@ def test_the_model_comes_back(fitted, lagrax_command):
 
 def test_the_rest_of_the_page(fitted):
     """What a selection, learned periods, training and inputs add to it."""
-    _, found, _ = fitted
+    found = fitted.found
     chosen = Candidate("1 hold", [Hold(1.0)], [Hold(1.0)], 0.1, [0.2])
     other = Candidate("a lag", [Lag(1.0)], [Lag(1.0), Hold(1.0, lag=1)], 0.2, [0.2])
-    model = lagrax.Identifier.load(fitted[0] / "model")
+    model = lagrax.Identifier.load(fitted.folder / "model")
     good = np.array([False, True, False])
     model.scans_ = [Scan(np.array([0.5, 1.0, 2.0]), np.array([1.0, 0.1, 0.5]), good)]
     model.periods_ = [1.0]
@@ -181,14 +191,14 @@ def test_the_rest_of_the_page(fitted):
         forecast=None,
         long_run="There is no map.",
     )
-    drawn = _fit_report.figures(more)
+    drawn = draw_figures(more)
     assert list(drawn) == ["fit", "portrait", "delays", "periods", "training"]
-    page = _fit_report.page_of(more, drawn)
-    assert "In the forecast they stay at their last value" in page
+    page = render_fit(more, drawn)
+    assert "Inputs: push" in page
     assert "the state 1 ago, that 1 hold of 1 before" in page
     assert "There is no map." in page
     assert "flatter a little" in page
-    assert "Learned period: 1" in fitting._told(more)
+    assert "Learned period: 1" in format_lines(more)
 
 
 @pytest.mark.slow
@@ -239,7 +249,7 @@ def test_months_are_continued_by_months(tmp_path, first, months, after):
     dates = [datetime.date(n // 12, n % 12 + 1, day) for n in numbers]
     write_csv(tmp_path / "x.csv", ["when", "x"], dates, range(13))
     table = read_table(tmp_path / "x.csv")
-    assert list(table.format_times(_fit.later_times(table, 3))) == after
+    assert list(table.format_times(later_times(table, 3))) == after
 
 
 def test_the_last_days_of_months_are_continued_by_such(tmp_path):
@@ -247,14 +257,14 @@ def test_the_last_days_of_months_are_continued_by_such(tmp_path):
     write_csv(tmp_path / "x.csv", ["when", "x"], dates, range(12))
     table = read_table(tmp_path / "x.csv")
     after = ["2023-12-31", "2024-01-31", "2024-02-29"]
-    assert list(table.format_times(_fit.later_times(table, 3))) == after
+    assert list(table.format_times(later_times(table, 3))) == after
 
 
 def test_days_are_continued_by_days(tmp_path):
     dates = [datetime.date(2024, 1, 31) + datetime.timedelta(days=30 * i) for i in range(12)]
     write_csv(tmp_path / "x.csv", ["when", "x"], dates, range(12))
     table = read_table(tmp_path / "x.csv")
-    assert _fit.later_times(table, 2).tolist() == [360, 390]
+    assert later_times(table, 2).tolist() == [360, 390]
 
 
 def test_dates_end(lagrax_command, tmp_path):
@@ -268,31 +278,122 @@ def test_dates_end(lagrax_command, tmp_path):
     assert not (tmp_path / "found").exists()
 
 
-def test_what_was_taken_for_what_is_told(tmp_path):
-    rows = [f"2024-01-{day:02d}T08:00,{day % 7},{day},a" for day in range(1, 20)]
+def test_roles_of_columns_are_named_first(tmp_path):
+    rows = [f"2024-01-{day:02d}T08:00,{day % 7 or ''},{day},a" for day in range(1, 20)]
     (tmp_path / "x.csv").write_text("\n".join(["when,x,u,note", *rows]))
     table = read_table(tmp_path / "x.csv", inputs=["u"])
-    assert _fit.describe_table(table) == (
-        "time when, in days since 2024-01-01 08:00; states x; inputs u; left out (no numbers) note."
+    assert describe_table(table) == (
+        "time when, in days since 2024-01-01 08:00; states x; inputs u; left out (no numbers) "
+        "note; missing 2 of x."
     )
 
 
+def test_missing_values_and_gaps_are_counted(fitted, tmp_path):
+    dates = [datetime.datetime(2025, 3, 3, 8, minute) for minute in (*range(12), *range(20, 40))]
+    values = ["" if i in (3, 9) else i % 5 for i in range(len(dates))]
+    write_csv(tmp_path / "x.csv", ["when", "x"], dates, values)
+    table = read_table(tmp_path / "x.csv")
+    assert (table.missing, table.gaps) == ({"x": 2}, [11])
+    assert table.sampling == (
+        "32 samples, 1 minute apart, with one gap of 9 minutes after 2025-03-03 08:11."
+    )
+    ts, _ = population()
+    ts = np.where(np.arange(len(ts)) % 3 > 0, ts, ts - 0.15)
+    table = dataclasses.replace(fitted.found.table, ts=ts)
+    assert table.sampling == "61 samples at irregular times, 0.05 to 0.35 apart."
+    assert "61 samples, 0.2 apart, without gaps." in page_of(fitted.found)
+    assert fitted.summary["missing"] == {}
+
+
+def test_durations_and_units_are_those_of_the_clock(lagrax_command, fitted, tmp_path):
+    ts, x = population()
+    dates = [datetime.datetime(2025, 3, 3, 8) + datetime.timedelta(minutes=t) for t in ts]
+    write_csv(tmp_path / "x.csv", ["when", "level 1 [m]"], dates, x)
+    line = "fit x.csv --unit min --hold 60s --field library --ensemble 3 --forecast 1min"
+    code, out, err = lagrax_command(*line.split())
+    assert code == 0, err
+    assert "minutes since 2025-03-03 08:00" in err
+    assert out.splitlines()[:2] == [fitted.summary["equations"][0], "where x is level 1 [m]"]
+    assert out.count("Wrote") == 1
+    assert out.splitlines()[-1] == f"Wrote {tmp_path / 'fit-x' / 'report.html'}"
+    _, rows = read_csv(tmp_path / "fit-x/forecast.csv")
+    assert [row[0] for row in rows][-1] == "2025-03-03T08:13:00"
+    numbers = [[float(cell) for cell in row[1:]] for row in rows]
+    _, others = read_csv(fitted.folder / "forecast.csv")
+    np.testing.assert_allclose(numbers, [[float(c) for c in row[1:]] for row in others], rtol=1e-4)
+    page = (tmp_path / "fit-x/report.html").read_text()
+    assert "minutes since 2025-03-03 08:00" in page
+    code, out, err = lagrax_command(*line.split(), "--verbose")
+    assert f"Wrote {tmp_path / 'fit-x' / 'forecast.csv'}" in out
+
+
+@pytest.mark.parametrize(
+    ("score", "sentence"),
+    [
+        (Score("x", 0.98, 0.14, 1.4, 1.0), "explain 98 % of the variance of x, with 1/10 of the"),
+        (Score("x", 0.9999, 0.01, 1.0, 1.0), "explain more than 99 % of the variance"),
+        (Score("x", -0.4, 1.2, 0.6, 1.0), "of x are no better than its mean, with 2 times the"),
+        (Score("x", 0.5, 0.7, 0.7, 0.03), "moves (its deviation is 3 % of the whole series'), so"),
+        (Score("x", np.nan, np.nan, np.nan, 0.0), "x does not vary over the held-out end"),
+    ],
+)
+def test_scores_are_explained(score, sentence):
+    assert sentence in score.verdict
+    assert ("R² says little" in score.verdict) == (0 < score.movement < 0.25)
+
+
+@pytest.mark.parametrize(
+    ("states", "inputs", "symbols", "legend"),
+    [
+        (["x"], [], (["x"], []), ""),
+        (["prey", "predator_2"], ["dose"], (["prey", "predator_2"], ["dose"]), ""),
+        (["level 1 [m]"], [], (["x"], []), "x is level 1 [m]"),
+        (
+            ["level 1 [m]", "x"],
+            ["dose"],
+            (["x1", "x2"], ["dose"]),
+            "x1 is level 1 [m], x2 is x",
+        ),
+        (["x"], ["flow of the pump"], (["x"], ["u"]), "u is flow of the pump"),
+        (["x 1", "x 2"], ["x1"], (["x1", "x2"], ["u"]), "x1 is x 1, x2 is x 2, u is x1"),
+    ],
+)
+def test_equations_have_short_symbols(states, inputs, symbols, legend):
+    assert choose_all_symbols(states, inputs) == (*symbols, legend)
+
+
+def test_weak_terms_are_named(fitted):
+    terms = [Term("x", "x", 2.6, 0.01), Term("x", "x y", -0.1, 0.08), Term("y", "1", 0.2, np.nan)]
+    assert warn_of_weak_terms([terms[0], terms[2]]) is None
+    assert "-0.1 x y in x′ (± 0.08)" in warn_of_weak_terms(terms)
+    assert [term["text"] for term in fitted.summary["terms"]] == ["x", "x x(⌊t⌋)"]
+    # The series has no noise, so the models of the ensemble agree.
+    assert not any(term["weak"] for term in fitted.summary["terms"])
+
+
+def test_names_are_escaped(fitted):
+    table = dataclasses.replace(fitted.found.table, names=("<b>bold</b>",))
+    page = page_of(dataclasses.replace(fitted.found, table=table))
+    assert "<b>bold" not in page
+    assert "x is &lt;b&gt;bold&lt;/b&gt;" in page
+
+
 def test_a_useless_fit_is_called_so(fitted):
-    _, found, _ = fitted
+    found = fitted.found
     assert found.doubt is None
-    assert "(standing still: " in "\n".join(fitting._told(found))
+    assert "(standing still: " in "\n".join(format_lines(found))
     for nrmse in (1.2, float("nan")):
-        scores = [_fit.Score("x", -0.4, nrmse, 1.1), _fit.Score("y", 0.9, 0.3, 1.0)]
+        scores = [Score("x", -0.4, nrmse, 1.1, 1.0), Score("y", 0.9, 0.3, 1.0, 1.0)]
         useless = dataclasses.replace(found, scores=scores)
         sentence = "No better than standing still on the held-out end: x. Do not trust the forecast"
         assert useless.doubt.startswith(sentence)
-        assert useless.doubt in fitting._told(useless)
-        assert useless.doubt in _fit_report.page_of(useless, {})
-        assert fitting._summary(useless)["doubt"] == useless.doubt
-    wild = dataclasses.replace(found, scores=[_fit.Score("x", -8.0, 3.0, 3.5)])
+        assert useless.doubt in format_lines(useless)
+        assert useless.doubt in page_of(useless)
+        assert summarise(useless)["doubt"] == useless.doubt
+    wild = dataclasses.replace(found, scores=[Score("x", -8.0, 3.0, 3.5, 1.0)])
     assert wild.doubt.startswith("Off by more than the held-out end varies: x. Do not trust")
     # A series at rest, predicted as well as noise allows.
-    assert dataclasses.replace(found, scores=[_fit.Score("x", -0.3, 1.1, 1.4)]).doubt is None
+    assert dataclasses.replace(found, scores=[Score("x", -0.3, 1.1, 1.4, 0.1)]).doubt is None
 
 
 # --- delays ---------------------------------------------------------------------------------------
@@ -308,11 +409,11 @@ def lookback(table, hold=None, lag=None, **options):
     """What options ask for, with plain numbers as periods."""
     duration = lambda tau: None if tau is None else Duration(tau)
     options = FitOptions(hold=duration(hold), lag=duration(lag), select=True, **options)
-    return fit_delays.read_lookback(options, table)
+    return read_lookback(options, table)
 
 
 def test_delays_that_are_asked_for(table):
-    delays = lambda **options: fit_delays.make_delays(lookback(table, **options), table)
+    delays = lambda **options: make_delays(lookback(table, **options), table)
     assert delays() == []
     first, second, third = delays(hold=1.0, lags=2, lag=0.5)
     assert (first.tau, first.lag, second.lag, third.tau) == (1.0, 0, 1, 0.5)
@@ -335,17 +436,17 @@ def test_delays_that_are_asked_for(table):
     ],
 )
 def test_candidates(table, options, names):
-    assert list(fit_delays.make_candidates(lookback(table, **options), table)) == names
+    assert list(make_candidates(lookback(table, **options), table)) == names
 
 
 def test_the_chosen_delays_share_their_period():
     found = holds(1.0000000000000002, 2)
     best = Candidate("2 holds", found, [*found, Lag(0.5)], 0.1, [])
     selection = Selection([best], best)
-    first, second, third = fit_delays.refine_chosen(selection, learn=True)
+    first, second, third = refine_chosen(selection, learn=True)
     assert first.tau is second.tau
     assert third.tau.start == 0.5
-    assert [d.tau for d in fit_delays.refine_chosen(selection, learn=False)] == [1.0, 1.0, 0.5]
+    assert [d.tau for d in refine_chosen(selection, learn=False)] == [1.0, 1.0, 0.5]
 
 
 @pytest.mark.slow
@@ -372,17 +473,17 @@ def test_select_takes_what_is_needed(lagrax_command, tmp_path):
     ],
 )
 def test_periods_that_the_series_cannot_tell_are_told(fitted, good, sentence):
-    _, found, _ = fitted
+    found = fitted.found
     scan = Scan(np.arange(1.0, 10.0), np.ones(9), np.isin(np.arange(9), good))
-    model = lagrax.Identifier.load(fitted[0] / "model")
+    model = lagrax.Identifier.load(fitted.folder / "model")
     model.periods_, model.scans_ = [4.0], [scan]
     learned = dataclasses.replace(found, model=model)
     best = Candidate("a lag", [Lag(4.0)], [Lag(4.0)], 0.1, [], [scan])
     selected = dataclasses.replace(found, selection=Selection([best], best))
     for unsure in (learned, selected):
         assert len(unsure.unsure) == bool(sentence)
-        assert sentence in "\n".join(fitting._told(unsure))
-        assert sentence in _fit_report.page_of(unsure, {})
+        assert sentence in "\n".join(format_lines(unsure))
+        assert sentence in page_of(unsure)
 
 
 # --- what is refused ------------------------------------------------------------------------------
@@ -432,7 +533,7 @@ def test_what_the_model_refuses_is_told(lagrax_command, tmp_path, monkeypatch):
         raise ValueError("Too many digits.")
 
     monkeypatch.setattr(lagrax.Identifier, "fit", refuse)
-    monkeypatch.setattr(_fit, "select_delays", refuse)
+    monkeypatch.setattr(fit_model, "select_delays", refuse)
     for line in ("fit x.csv", "fit x.csv --select"):
         code, out, err = lagrax_command(*line.split())
         assert (code, out) == (2, "")

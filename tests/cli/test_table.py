@@ -1,12 +1,16 @@
 """Measurements are read from CSV as they are, or refused with the place and the remedy."""
 
 import datetime
+import io
 import math
+import zipfile
 
 import jax.numpy as jnp
 import numpy as np
+import polars
 import pytest
 
+from lagrax._cli import table_file
 from lagrax._cli.table import LEAST_ROWS, TableError, read_table, write_table
 
 TS = [0.0, 0.5, 1.0, 1.25, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0]
@@ -201,6 +205,162 @@ def test_years_are_numbers(tmp_path):
     rows = [f"{1821 + n},{n % 5}" for n in range(20)]
     table = read_table(written(tmp_path, ["year,lynx", *rows]))
     assert (table.unit, table.ts[0]) == (None, 1821.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "unit", "label"),
+    [
+        ("t", None, None, "t"),
+        ("t", "seconds", "seconds", "t [seconds]"),
+        ("t [s]", None, "seconds", "t [s]"),
+        ("time (min)", None, "minutes", "time (min)"),
+        ("x [m]", None, None, "x [m]"),
+    ],
+)
+def test_numbers_have_the_unit_that_is_named(tmp_path, name, given, unit, label):
+    table = read_table(written(tmp_path, lines(f"{name},x,y")), unit=given)
+    assert (table.unit, table.time_label) == (unit, label)
+    np.testing.assert_array_equal(table.ts, TS)
+
+
+def test_dates_are_counted_in_the_unit_asked_for(tmp_path):
+    rows = [f"2025-03-03T08:{minute:02},{minute}" for minute in range(12)]
+    path = written(tmp_path, ["when,x", *rows])
+    assert read_table(path).ts[-1] == 11
+    table = read_table(path, unit="hours")
+    assert (table.unit, table.time_label) == ("hours", "hours since 2025-03-03 08:00")
+    assert table.ts[-1] == pytest.approx(11 / 60)
+    assert list(table.format_times(table.ts[:2])) == ["2025-03-03T08:00:00", "2025-03-03T08:01:00"]
+
+
+# --- Excel and Parquet ----------------------------------------------------------------------------
+
+WORKBOOK = {
+    "[Content_Types].xml": """<Types xmlns="{content}content-types">
+        <Default Extension="rels" ContentType="{kind}package.relationships+xml"/>
+        <Default Extension="xml" ContentType="{kind}officedocument.spreadsheetml.sheet.main+xml"/>
+        </Types>""",
+    "_rels/.rels": """<Relationships xmlns="{content}relationships">
+        <Relationship Id="r" Type="{office}/officeDocument" Target="xl/workbook.xml"/>
+        </Relationships>""",
+    "xl/workbook.xml": """<workbook xmlns="{main}" xmlns:r="{office}">
+        <sheets><sheet name="Data" sheetId="1" r:id="r"/></sheets></workbook>""",
+    "xl/_rels/workbook.xml.rels": """<Relationships xmlns="{content}relationships">
+        <Relationship Id="r" Type="{office}/worksheet" Target="worksheets/sheet.xml"/>
+        <Relationship Id="s" Type="{office}/styles" Target="styles.xml"/></Relationships>""",
+    "xl/styles.xml": """<styleSheet xmlns="{main}"><cellXfs count="2">
+        <xf numFmtId="0"/><xf numFmtId="22" applyNumberFormat="1"/></cellXfs></styleSheet>""",
+}
+NAMESPACES = {
+    "content": "http://schemas.openxmlformats.org/package/2006/",
+    "kind": "application/vnd.openxmlformats-",
+    "office": "http://schemas.openxmlformats.org/officeDocument/2006/relationships",
+    "main": "http://schemas.openxmlformats.org/spreadsheetml/2006/main",
+}
+
+
+def workbook(rows):
+    """An Excel file of one sheet: texts, numbers, and dates as `(days since 1899-12-30,)`."""
+
+    def cell(place, value):
+        if isinstance(value, str):
+            return f'<c r="{place}" t="inlineStr"><is><t>{value}</t></is></c>'
+        style, number = (' s="1"', value[0]) if isinstance(value, tuple) else ("", value)
+        return f'<c r="{place}"{style}><v>{number!r}</v></c>'
+
+    body = "".join(
+        f'<row r="{number}">'
+        + "".join(cell(f"{'ABCDEF'[i]}{number}", v) for i, v in enumerate(row) if v is not None)
+        + "</row>"
+        for number, row in enumerate(rows, 1)
+    )
+    sheet = f'<worksheet xmlns="{NAMESPACES["main"]}"><sheetData>{body}</sheetData></worksheet>'
+    return archive(sheet)
+
+
+def archive(sheet):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as content:
+        for name, text in WORKBOOK.items():
+            content.writestr(name, text.format(**NAMESPACES))
+        content.writestr("xl/worksheets/sheet.xml", sheet)
+    return file.getvalue()
+
+
+def test_excel(tmp_path):
+    numbers = [[t, 0.1 + 1e-17 + t / 3, "NA" if t == 2.0 else -1e-300 * t, "a"] for t in TS]
+    path = written(tmp_path, workbook([[], ["t", "x", "y", "note"], *numbers]), "data.xlsx")
+    table = read_table(path)
+    assert (table.time_name, table.names, table.left_out) == ("t", ("x", "y"), ("note",))
+    np.testing.assert_array_equal(table.ts, TS)
+    np.testing.assert_array_equal(table.ys[:, 0], [row[1] for row in numbers])
+    assert np.flatnonzero(np.isnan(table.ys[:, 1])).tolist() == [4]
+    assert table.ys[5, 1] == -3e-300
+    numbers[3][1] = "many"
+    path = written(tmp_path, workbook([[], ["t", "x", "y", "note"], *numbers]), "data.xlsx")
+    with pytest.raises(TableError, match="row 6, column 'x': 'many' is no number"):
+        read_table(path)
+
+
+def test_dates_in_excel(tmp_path):
+    rows = [[(45_719 + (480 + minute) / 1440,), minute**2] for minute in range(12)]
+    table = read_table(written(tmp_path, workbook([["when", "x"], *rows]), "data.xlsx"))
+    assert table.time_label == "minutes since 2025-03-03 08:00"
+    np.testing.assert_array_equal(table.ts, range(12))
+
+
+@pytest.mark.parametrize("kind", [polars.Float32, polars.Float64, polars.Int16])
+def test_parquet(tmp_path, kind):
+    frame = polars.DataFrame({"t": TS, "x": np.arange(12) ** 2, "y": -np.array(TS)})
+    on, words = [t > 3 for t in TS], [[t] for t in TS]
+    frame = frame.with_columns(x=polars.col("x").cast(kind), on=polars.Series(on))
+    frame = frame.with_columns(
+        y=polars.when(polars.col("t") > 0.5).then("y"), tags=polars.Series(words)
+    )
+    frame.write_parquet(tmp_path / "data.parquet")
+    table = read_table(tmp_path / "data.parquet")
+    assert (table.names, table.left_out) == (("x", "y", "on"), ("tags",))
+    np.testing.assert_array_equal(table.ts, TS)
+    np.testing.assert_array_equal(table.ys[:, 0], np.arange(12) ** 2)
+    np.testing.assert_array_equal(table.ys[:, 2], on)
+    assert np.flatnonzero(np.isnan(table.ys[:, 1])).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("zone", [None, "UTC", "Europe/Berlin"])
+def test_dates_in_parquet(tmp_path, zone):
+    start = datetime.datetime(2025, 3, 3, 8)
+    when = [start + datetime.timedelta(minutes=i) for i in range(12)]
+    frame = polars.DataFrame({"when": when, "x": np.arange(12.0)})
+    frame = frame.with_columns(polars.col("when").dt.replace_time_zone(zone))
+    frame.write_parquet(tmp_path / "data.parquet")
+    table = read_table(tmp_path / "data.parquet")
+    assert table.time_label.startswith("minutes since 2025-03-03 08:00")
+    np.testing.assert_array_equal(table.ts, range(12))
+    days = frame.with_columns(
+        polars.Series("when", polars.date_range(start, start + datetime.timedelta(11), eager=True))
+    )
+    days.write_parquet(tmp_path / "data.parquet")
+    assert read_table(tmp_path / "data.parquet").time_label == "days since 2025-03-03"
+
+
+@pytest.mark.parametrize("name", ["data.xlsx", "data.xls", "data.parquet"])
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"PAR1" * 9, b"t,x\n0,1\n"])
+def test_damaged_binary_tables(tmp_path, name, content):
+    with pytest.raises(TableError, match=rf"{name} cannot be read as \w+ \("):
+        read_table(written(tmp_path, content, name))
+
+
+@pytest.mark.parametrize(
+    ("sheet", "message"),
+    [
+        ('<sheetData><row r="1048576"><c r="XFD1048576"/></row></sheetData>', "1,048,576 rows"),
+        (" " * 10**6, "expected at most 1,000,000: export"),
+    ],
+)
+def test_workbooks_that_would_fill_the_memory(tmp_path, monkeypatch, sheet, message):
+    monkeypatch.setattr(table_file, "LONGEST", 10**6)
+    with pytest.raises(TableError, match=message):
+        read_table(written(tmp_path, archive(sheet), "data.xlsx"))
 
 
 # --- what is refused ------------------------------------------------------------------------------

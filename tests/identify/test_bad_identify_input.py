@@ -1,5 +1,8 @@
 """Bad arguments of `lagrax.Identifier` and `select_delays`, and damaged folders of models."""
 
+import json
+import pickle
+
 import diffrax
 import numpy as np
 import pytest
@@ -19,6 +22,13 @@ def field(t, y, args, *, history):
 
 def fit(*series, **arguments):
     return Identifier(**{"progress": False} | arguments).fit(*(series or (TS, SINE)))
+
+
+class Hostile:
+    """Unpickled, it would raise another error than the expected one."""
+
+    def __reduce__(self):
+        return (pytest.fail, ("a file was executed",))
 
 
 CALLS = {
@@ -163,6 +173,30 @@ FILES = {
         IdentifyError,
         [".field.coefficients has shape (3, 1)"],
     ),
+    "a model with pickled numbers": (
+        model() | {"model.safetensors": pickle.dumps(Hostile())},
+        Identifier.load,
+        IdentifyError,
+        ["is damaged"],
+    ),
+    "a model of half a sentence": (
+        model() | {"model.json": "{"},
+        Identifier.load,
+        IdentifyError,
+        ["is damaged"],
+    ),
+    "a model without its arguments": (
+        model() | {"model.json": json.dumps({"format": 1, "arguments": {}})},
+        Identifier.load,
+        IdentifyError,
+        ["does not hold what", "missing required field"],
+    ),
+    "a model with a width in words": (
+        model({"width": "wide"}),
+        Identifier.load,
+        IdentifyError,
+        ["Expected `int`, got `str`", "$.width"],
+    ),
     "a model without a series": (
         model(arrays={"['series'][0]['ts']": None}),
         Identifier.load,
@@ -230,6 +264,52 @@ FILES = {
         ["does not hold what"],
     ),
 }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "data", "message"),
+    [
+        ({"field": "mpl"}, (TS, SINE), "field='mpl'"),
+        ({"field": 3}, (TS, SINE), "cannot be called"),
+        ({"delays": Hold(1.0)}, (TS, SINE), "expected a list"),
+        ({"delays": [1.0]}, (TS, SINE), "expected a list"),
+        ({"ensemble": 0}, (TS, SINE), "ensemble=0"),
+        ({"window": 0}, (TS, SINE), "window=0"),
+        ({"validation": 1.0}, (TS, SINE), "validation=1.0"),
+        ({"seed": -1}, (TS, SINE), "seed=-1"),
+        ({}, (TS, SINE[:-1]), r"\(30,\).*\(29, 1\)"),
+        ({}, (TS[::-1], SINE), "do not increase"),
+        ({}, (np.append(TS[:-1], TS[-2]), SINE), "28 comes before 28"),
+        ({}, (np.append(TS[:-1], np.nan), SINE), "not finite"),
+        ({}, (TS, np.append(SINE[:-1], np.inf)), "infinite"),
+        ({}, (TS, np.full(30, np.nan)), "no values at all"),
+        ({}, (TS[:2], SINE[:2]), "2 samples"),
+        ({}, (TS, ["a"] * 30), "not numbers"),
+        ({}, (TS.astype("datetime64[D]"), SINE), "holds dates"),
+        ({"window": 29}, (TS, SINE), "too short for windows of 29"),
+        ({}, (TS, np.zeros((30, 2, 2))), r"shape \(30, 2, 2\)"),
+        ({}, ([TS, TS], [SINE, SINE, SINE]), "3 trajectories in ys and 2 in ts"),
+        ({}, (TS, [SINE, np.stack([SINE, SINE], 1)]), "different numbers"),
+        ({}, (TS, SINE, SINE[:-1]), "inputs of shape"),
+        ({}, (TS, SINE, np.append(SINE[:-1], np.nan)), "not finite"),
+        ({"delays": [Hold(1.0), Hold(0.3)]}, (TS + 1e9, SINE), "too many digits"),
+        ({}, (TS, 1e9 + SINE), "Column 0 of ys goes up to 1e.09 .*digits for float32. Subtract"),
+        (
+            {"field": "library"},
+            (TS, 1e20 * SINE),
+            "degree 2 .* too large .* Multiply it by 1e-20,",
+        ),
+        ({"field": "library"}, (TS, 1e-20 * SINE), "degree 2 .* too small .* Multiply it by 1e20,"),
+        ({"field": "library", "degree": 4}, (TS, 1e10 * SINE), "degree 4 .* too large"),
+        ({"field": "library"}, (TS, SINE, 1e20 * SINE), "Column 0 of inputs goes up to 9.999"),
+        ({}, (TS, 1e38 * SINE), "degree 1 .* too large for float32"),
+        ({}, (TS, 1e300 * SINE), "9.9+e.299, which cannot be squared. Multiply it by 1e-300"),
+        ({}, (TS, SINE, 1e-300 * SINE), "Column 0 of inputs goes up to 9.9+e-301, which cannot"),
+    ],
+)
+def test_bad_series_are_refused(arguments, data, message, unchecked):
+    with pytest.raises((ValueError, TypeError), match=message):
+        Identifier(**arguments).fit(*data)
 
 
 @pytest.mark.parametrize("case", CALLS)

@@ -30,7 +30,6 @@ MODULES = (
     "lagrax.plotting",
     "lagrax.systems",
     "lagrax.training",
-    "reproduction.models",
 )
 ANNOTATION = "a type, for annotations"
 EXPORTED = "documented by its name in `lagrax`"
@@ -107,7 +106,8 @@ def faults(pages: dict[str, str], names: set[str]) -> dict[str, list[str]]:
     counts = Counter(name for page in pages.values() for name in ENTRY.findall(page))
     found = {
         "missing": sorted(names - counts.keys()),
-        "not public": sorted(counts.keys() - names),
+        # The reproduction is no library: its page shows a few of its names.
+        "not public": sorted(n for n in counts.keys() - names if n.startswith("lagrax.")),
         "more than once": sorted(name for name, count in counts.items() if count > 1),
         "without example": [name for page in pages.values() for name in without_example(page)],
     }

@@ -1,0 +1,169 @@
+"""The figures of a fit."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ..plotting import Figure, Line, Mark, Panel, Points
+from .fit_model import Fit
+from .long_run import LongRun
+
+# Measured samples shown before the forecast, for each sample of it.
+BEFORE = 4
+MOST_PANELS = 6
+
+
+def draw_figures(found: Fit) -> dict[str, Figure]:
+    """All figures by name."""
+    drawn = [
+        _draw_fit(found),
+        _draw_portrait(found),
+        _draw_forecast(found),
+        found.selection.figure() if found.selection else None,
+        _draw_scans(found),
+        _draw_losses(found),
+        found.long_run.cobweb if isinstance(found.long_run, LongRun) else None,
+    ]
+    return {figure.name: figure for figure in drawn if figure is not None}
+
+
+def _draw_columns(
+    found: Fit, name: str, caption: str, marks_of: Callable[[int], list[Mark]]
+) -> Figure:
+    """A figure with a panel for each of the first columns."""
+    names = found.table.names
+    hidden = len(names) - MOST_PANELS
+    panels = [
+        Panel(marks_of(i), "", found.table.time_label, name)
+        for i, name in enumerate(names[:MOST_PANELS])
+    ]
+    if hidden > 0:
+        caption += f" The CSV file has {hidden} more columns."
+    return Figure(name, caption, panels, 1 if len(names) == 1 else 2)
+
+
+def _draw_fit(found: Fit) -> Figure:
+    table, cut = found.table, found.held_out
+    size = 3.0 if len(table.ts) < 400 else 1.5
+    edge = float(table.ts[cut - 1] + table.ts[cut]) / 2
+
+    def marks_of(i: int) -> list[Mark]:
+        ys = table.ys[:, i]
+        ends = [np.nanmin(ys), np.nanmax(ys)]
+        return [
+            Line([edge, edge], ends, "held out from here on", "grey", True, 1),
+            Points(table.ts, ys, "measured", "grey", size),
+            Line(table.ts, found.predicted[:, i], "predicted", "blue", width=1),
+        ]
+
+    caption = (
+        "The measurements and the predictions of the equation, which start anew from the "
+        f"measurements every {found.model.window_} samples."
+    )
+    return _draw_columns(found, "fit", caption, marks_of)
+
+
+def _draw_forecast(found: Fit) -> Figure | None:
+    table, forecast = found.table, found.forecast
+    if forecast is None:
+        return None
+    last = slice(-min(len(table.ts), max(BEFORE * len(forecast.ts), 40)), None)
+
+    def marks_of(i: int) -> list[Mark]:
+        # From the last measurement on, so that the band has no gap before it.
+        known = np.flatnonzero(np.isfinite(table.ys[:, i]))[-1]
+        join = lambda values: np.append(table.ys[known, i], values[:, i])
+        ts = np.append(table.ts[known], forecast.ts)
+        mean, low, high = map(join, (forecast.mean, forecast.low, forecast.high))
+        return [
+            Points(table.ts[last], table.ys[last, i], "measured", "grey", 3.0),
+            Line(ts, mean, "forecast, with its band", "orange", low=low, high=high),
+        ]
+
+    caption = (
+        f"The series continued by {len(forecast.ts)} samples. The band is two standard deviations "
+        f"wide on either side; it combines the spread of the {found.model.ensemble} models and the "
+        "errors on held-out windows."
+    )
+    if table.input_names:
+        caption += " Inputs keep their last value."
+    return _draw_columns(found, "forecast", caption, marks_of)
+
+
+def _draw_portrait(found: Fit) -> Figure:
+    table, predicted = found.table, found.predicted
+    x, y = table.names[0], table.names[-1 if len(table.names) == 1 else 1]
+    measured, predicted = table.ys[:, :2], predicted[:, :2]
+    caption = f"{y} against {x}, measured and predicted."
+    if len(table.names) == 1:
+        lag = _decorrelation_time(found)
+        caption = f"{x} against its value {table.with_unit(lag)} before, measured and predicted."
+        measured, predicted = (
+            _pair_with_past(table.ts, z[:, 0], lag) for z in (measured, predicted)
+        )
+        x, y = f"{x}(t − {lag:g})", f"{x}(t)"
+    marks: list[Mark] = [
+        Points(measured[:, 0], measured[:, 1], "measured", "grey", 3.0),
+        Line(predicted[:, 0], predicted[:, 1], "predicted", "blue", width=0.8),
+    ]
+    return Figure("portrait", caption, [Panel(marks, "", x, y)])
+
+
+def _pair_with_past(ts: np.ndarray, values: np.ndarray, lag: float) -> np.ndarray:
+    """Each value behind the value `lag` before it."""
+    known = np.isfinite(values)
+    past = np.interp(ts - lag, ts[known], values[known], left=np.nan)
+    return np.stack([past, values], axis=1)
+
+
+def _decorrelation_time(found: Fit) -> float:
+    """The lag at which the correlation of the first column with itself has fallen to 1/e.
+
+    With a shorter one a portrait would show a diagonal.
+    """
+    table = found.table
+    known = np.isfinite(table.ys[:, 0])
+    regular = np.arange(table.ts[0], table.ts[-1] + table.gap / 2, table.gap)
+    x = np.interp(regular, table.ts[known], table.ys[known, 0])
+    x = x - x.mean()
+    lags = range(max(2, len(x) // 4))
+    correlation = np.array([np.mean(x[k:] * x[: len(x) - k]) for k in lags]) / np.mean(x * x)
+    low = np.flatnonzero(correlation < np.exp(-1))
+    return float(f"{table.gap * (low[0] if len(low) else 1):.6g}")
+
+
+def _draw_losses(found: Fit) -> Figure | None:
+    if not found.model.losses_:
+        return None
+    marks: list[Mark] = []
+    names = {"loss": ("training", "sky"), "held_out": ("held out", "orange")}
+    for name, (label, colour) in names.items():
+        series = found.model.losses_[name]
+        values = np.reshape(series.values, (len(series.steps), -1))
+        marks += [Line(series.steps, v, label, colour, width=0.8) for v in values.T]
+    caption = (
+        f"Mean squared error of a window during the training of the {found.model.ensemble} models, "
+        "in squares of standard deviations. Each model is kept at its smallest held-out error."
+    )
+    panel = Panel(marks, "", "iteration", "mean squared error", ylog=True)
+    return Figure("training", caption, [panel])
+
+
+def _draw_scans(found: Fit) -> Figure | None:
+    scans = [scan for scan in found.model.scans_ if len(scan.periods)]
+    if not scans:
+        return None
+    panels = []
+    for scan, period in zip(scans, found.model.periods_, strict=True):
+        ends = [float(scan.errors.min()), float(scan.errors.max())]
+        marks: list[Mark] = [
+            Line(scan.periods, scan.errors, "held-out error", width=1),
+            Line([period, period], ends, "learned", "orange", True, 1.2),
+        ]
+        panels.append(Panel(marks, "", "period", "held-out error", ylog=True))
+    caption = (
+        "Held-out error of a polynomial equation with each period that was tried. The valley at "
+        "the right period is narrow, and its fractions have valleys, too. Of the valleys that are "
+        "equally deep the longest period is chosen. Training then changes it little."
+    )
+    return Figure("periods", caption, panels, min(len(panels), 2))

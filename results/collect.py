@@ -12,20 +12,24 @@ python results/collect.py --check         says whether the pages are those of th
 """
 
 import argparse
-import dataclasses
 import json
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from lagrax.plotting import Figure, draw
-from reproduction import read_experiment
+from reproduction.images.accuracy import divide_records, make_image_result
+from reproduction.images.caveats import list_caveats
 from reproduction.images.records import (
+    RunRecord,
     get_table_position,
     list_record_files,
     parse_record,
     read_records,
 )
+from reproduction.result import Claim, Result, ResultTable, read_result, show_cell
 
 LAPTOP = Path(__file__).parent / "laptop"
 IMAGES = Path(__file__).parent / "images"
@@ -50,12 +54,9 @@ def main() -> int:
 
 
 def check() -> int:
-    """How many pages are not those of their numbers."""
-    pages = {
-        LAPTOP / "README.md": page(LAPTOP),
-        IMAGES / "README.md": images_page(IMAGES),
-        STUDY: with_study(STUDY.read_text(encoding="utf-8"), IMAGES),
-    }
+    """The number of pages that do not show their numbers."""
+    pages = {LAPTOP / "README.md": page(LAPTOP)}
+    pages |= make_image_pages(ImageResults.read(IMAGES))
     wrong = 0
     for path, expected in pages.items():
         same = path.read_text(encoding="utf-8") == expected
@@ -75,11 +76,10 @@ def collect(runs: Path) -> None:
         target = LAPTOP / path.parent.name
         target.mkdir(parents=True)
         shutil.copy(path, target)
-        for picture in sorted(path.parent.glob("figures/*.png")):
-            shutil.copy(picture, target)
+        for kept in sorted([*path.parent.glob("figures/*.png"), *path.parent.glob("*.jsonl")]):
+            shutil.copy(kept, target)
     found = [json.loads(p.read_text(encoding="utf-8")) for p in results]
-    keys = ("experiment", "claim", "value", "bar", "holds", "unit", "better")
-    claims = [{k: claim[k] for k in keys} for result in found for claim in result["claims"]]
+    claims = [claim for result in found for claim in result["claims"]]
     text = json.dumps(claims, indent=1, ensure_ascii=False) + "\n"
     (LAPTOP / "claims.json").write_text(text, encoding="utf-8")
     (LAPTOP / "README.md").write_text(page(LAPTOP), encoding="utf-8")
@@ -91,79 +91,110 @@ def page(folder: Path) -> str:
         "Made by `results/collect.py` from what `python -m reproduction all` wrote; do not edit.\n",
     ]
     for path in sorted(folder.glob("*/result.json")):
-        result = json.loads(path.read_text(encoding="utf-8"))
-        parts += [f"## {result['title']}\n", f"{result['about']}\n", *_facts(result)]
-        parts += _claims(result["claims"])
-        for table in result["tables"]:
+        result, place = read_result(path.parent), path.parent.name
+        pictures = [f"![{name}]({place}/{name}.png)\n" for name in result.figures]
+        parts += [f"## {result.title}\n", f"**{result.finding}**\n", *pictures[:1]]
+        parts += [f"{result.about}\n", *_facts(result), *_claims(result.claims)]
+        for table in result.tables:
             parts += _table(table)
-        for name in result["figures"]:
-            parts.append(f"![{name}]({path.parent.name}/{name}.png)\n")
+        if (path.parent / "seeds.jsonl").is_file():
+            parts.append(f"The final losses of every seed: [seeds.jsonl]({place}/seeds.jsonl).\n")
+        parts += pictures[1:]
     return "\n".join(parts)
 
 
 # --- images ---------------------------------------------------------------------------------------
 
 
+class ImageResults(NamedTuple):
+    """The results of the image classifiers, computed once for all pages that show them."""
+
+    result: Result
+    figures: list[Figure]
+    caveats: list[str]
+
+    @classmethod
+    def read(cls, folder: Path) -> "ImageResults":
+        records = read_records(folder)
+        groups = divide_records(records)
+        return cls(*make_image_result(records), list_caveats(groups.default, groups.study))
+
+    def get_tables(self, *, of_study: bool) -> list[str]:
+        prefix = "Protocol study"
+        tables = [t for t in self.result.tables if t.title.startswith(prefix) == of_study]
+        return [part for table in tables for part in _table(table)]
+
+
 def collect_images(runs: Path | None) -> None:
     if runs is not None:
-        _add_lines(runs / "images" if (runs / "images").is_dir() else runs)
-    _, figures = read_experiment(IMAGES)
-    for figure in figures:
+        _add_records(runs / "images" if (runs / "images").is_dir() else runs)
+    images = ImageResults.read(IMAGES)
+    for figure in images.figures:
         draw(figure, IMAGES / f"{figure.name}.png")
-    (IMAGES / "README.md").write_text(images_page(IMAGES), encoding="utf-8")
-    STUDY.write_text(with_study(STUDY.read_text(encoding="utf-8"), IMAGES), encoding="utf-8")
+    for path, text in make_image_pages(images).items():
+        path.write_text(text, encoding="utf-8")
 
 
-def _add_lines(folder: Path) -> None:
-    """The lines of runs that are not there yet, each to the file of its data set."""
-    known = {line.run for line in read_records(IMAGES)}
-    texts: dict[str, list[str]] = {}
+def _add_records(folder: Path) -> None:
+    """Adds the records of new runs, each to the file of its data set."""
+    known = {record.run for record in read_records(IMAGES)}
+    lines: dict[str, list[tuple[RunRecord, str]]] = {}
     for path in [*list_record_files(IMAGES), *list_record_files(folder)]:
-        for text in path.read_text(encoding="utf-8").splitlines():
-            run = parse_record(text).run
-            if path.parent == IMAGES or run not in known:
-                known.add(run)
-                texts.setdefault(run.dataset, []).append(text)
-    for dataset, lines in texts.items():
-        content = sorted(lines, key=lambda text: get_table_position(parse_record(text)))
-        (IMAGES / f"{dataset}.jsonl").write_text("\n".join(content) + "\n", encoding="utf-8")
+        for line in filter(str.strip, path.read_text(encoding="utf-8").splitlines()):
+            record = parse_record(line)
+            if path.parent == IMAGES or record.run not in known:
+                known.add(record.run)
+                lines.setdefault(record.dataset, []).append((record, line))
+    for dataset, pairs in lines.items():
+        pairs.sort(key=lambda pair: get_table_position(pair[0]))
+        content = "".join(f"{line}\n" for _, line in pairs)
+        (IMAGES / f"{dataset}.jsonl").write_text(content, encoding="utf-8")
 
 
-def images_page(folder: Path) -> str:
-    result, figures = read_experiment(folder)
+def make_image_pages(images: ImageResults) -> dict[Path, str]:
+    """The text of each page that shows image results."""
+    study = STUDY.read_text(encoding="utf-8")
+    study = _between(study, "study", images.get_tables(of_study=True))
+    study = _between(study, "caveats", _bullets(images.caveats))
+    return {IMAGES / "README.md": make_image_page(images), STUDY: study}
+
+
+def make_image_page(images: ImageResults) -> str:
+    result = images.result
     machine = result.machine
     versions = ", ".join(f"{name} {machine['versions'][name]}" for name in ("lagrax", "jax"))
-    parts = [
-        "# The paper's image classifiers, as measured\n",
-        "Made by `results/collect.py` from the lines of the runs in this folder; do not edit. "
-        "[docs/images.md](../../docs/images.md) says how they are trained and why.\n",
-        f"{result.about}\n",
-        f"{len(result.runs)} runs, whose times add up to {result.seconds / 3600:.1f} hours, on "
-        f"{machine['device']}, {versions}.\n",
-    ]
-    shown = [part for figure in figures for part in _picture(figure)]
-    tables = [t for t in result.tables if not t.title.startswith("Protocol study")]
-    parts += [*shown[:2], "## Accuracies\n"]
-    parts += [part for table in tables for part in _table(dataclasses.asdict(table))]
-    parts += ["## Over the epochs\n", *shown[2:]]
-    claims = [dataclasses.asdict(claim) for claim in result.claims]
-    parts += ["## Claims\n", *_claims(claims)] if claims else []
-    return "\n".join(parts)
+    pictures = [part for figure in images.figures for part in _picture(figure)]
+    bullets = _bullets(images.caveats)
+    return "\n".join(
+        [
+            "# The paper's image classifiers, as measured\n",
+            "Made by `results/collect.py` from the records of the runs in this folder; do not "
+            "edit. [docs/images.md](../../docs/images.md) describes the training and gives the "
+            "reasons for its settings.\n",
+            f"{result.about}\n",
+            f"{len(result.trainings)} runs, whose times add up to {result.seconds / 3600:.1f} "
+            f"hours, on {machine['device']}, {versions}.\n",
+            *pictures[:2],
+            *(["## Before you use the numbers\n", *bullets] if bullets else []),
+            "## Accuracies\n",
+            *images.get_tables(of_study=False),
+            "## Over the epochs\n",
+            *pictures[2:],
+            *(["## Claims\n", *_claims(result.claims)] if result.claims else []),
+        ]
+    )
+
+
+def _bullets(sentences: list[str]) -> list[str]:
+    return ["".join(f"- {sentence}\n" for sentence in sentences)] if sentences else []
 
 
 def _picture(figure: Figure) -> list[str]:
     return [f"![{figure.name}]({figure.name}.png)\n", f"{figure.caption}\n"]
 
 
-def with_study(text: str, folder: Path) -> str:
-    """A page with the tables of the protocol study between its markers."""
-    tables = [t for t in read_experiment(folder)[0].tables if t.title.startswith("Protocol study")]
-    parts = [part for table in tables for part in _table(dataclasses.asdict(table))]
-    return _between(text, "study", parts)
-
-
 def _between(text: str, name: str, parts: list[str]) -> str:
-    """A page with these parts between the markers of a name."""
+    """The page with these parts between the markers of a name."""
     markers = f"<!-- {name} -->\n", f"<!-- /{name} -->\n"
     before, _, rest = text.partition(markers[0])
     _, end, after = rest.partition(markers[1])
@@ -175,39 +206,35 @@ def _between(text: str, name: str, parts: list[str]) -> str:
 # --- Markdown -------------------------------------------------------------------------------------
 
 
-def _facts(result: dict) -> list[str]:
-    machine, versions = result["machine"], result["machine"]["versions"]
+def _facts(result: Result) -> list[str]:
+    machine, versions = result.machine, result.machine["versions"]
     return [
-        f"{len(result['runs'])} trainings, {result['seconds']:.0f} s summed up, on "
+        f"{len(result.trainings)} trainings, {result.seconds:.0f} s in all, on "
         f"{machine['cores']} cores ({machine['device']}), lagrax {versions['lagrax']} at "
-        f"{machine['commit']}, jax {versions['jax']}, {result['date'][:10]}.\n"
+        f"{machine['commit']}, jax {versions['jax']}, {result.date[:10]}.\n"
     ]
 
 
-def _claims(claims: list[dict]) -> list[str]:
+def _claims(claims: Sequence[Claim]) -> list[str]:
     rows = [
         [
-            claim["claim"],
-            "never" if claim["value"] is None else f"{_number(claim['value'])} {claim['unit']}",
-            f"{'≥' if claim['better'] == 'higher' else '≤'} {claim['bar']:g}",
-            "holds" if claim["holds"] else "**does not hold**",
+            claim.claim,
+            claim.show_value(),
+            claim.show_target(),
+            claim.verdict if claim.holds else f"**{claim.verdict}**",
         ]
         for claim in claims
     ]
-    return _markdown(["claim", "measured", "bar", "verdict"], rows)
+    return _markdown(["claim", "measured", "target", "verdict"], rows)
 
 
-def _number(value: float) -> str:
-    return f"−{-value:g}" if value < 0 else f"{value:g}"
+def _table(table: ResultTable) -> list[str]:
+    rows = [[show_cell(cell) for cell in row] for row in table.rows]
+    note = [f"{table.note}\n"] if table.note else []
+    return [f"{table.title}:\n", *_markdown(table.columns, rows), *note]
 
 
-def _table(table: dict) -> list[str]:
-    rows = [[str(cell) for cell in row] for row in table["rows"]]
-    note = [f"{table['note']}\n"] if table["note"] else []
-    return [f"{table['title']}:\n", *_markdown(table["columns"], rows), *note]
-
-
-def _markdown(columns: list[str], rows: list[list[str]]) -> list[str]:
+def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     lines = [columns, ["---"] * len(columns), *rows]
     return ["\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"]
 

@@ -5,6 +5,7 @@ import importlib.util
 import os
 import shutil
 import signal
+import subprocess
 from pathlib import Path
 
 # Compiled programs are kept for the next run; `make clean` removes them. Read when jax is imported.
@@ -174,3 +175,22 @@ def small(monkeypatch):
 
     for name, source in SOURCES.items():
         monkeypatch.setitem(SOURCES, name, source._replace(counts=(TRAIN, TEST)))
+
+
+@pytest.fixture
+def kills(load_script):
+    return load_script(Path(__file__).parents[1] / "results" / "soak" / "kills.py")
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A disk of sixteen pages of 4 KiB, if the tests may mount one."""
+    from helpers.faults import mount
+
+    place = tmp_path / "disk"
+    place.mkdir()
+    options = ["-t", "tmpfs", "-o", "size=64k", "tmpfs", place]
+    if not shutil.which("mount") or not mount(*options):
+        pytest.skip("no disk can be mounted here")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)

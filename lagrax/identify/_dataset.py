@@ -13,7 +13,9 @@ from ._series import Trajectory, compute_scale, median_gap
 
 
 class Dataset(NamedTuple):
-    """- `series`: the trajectories as given.
+    """Trajectories with their scales.
+
+    - `series`: the trajectories as given.
     - `shifted`: the same, with times counted from `origin`.
     - `centre`, `scale`: mean and standard deviation of each state.
     - `slope`: root mean square of the slopes of each state.

@@ -54,7 +54,9 @@ def _count_intervals(setup: SolveSetup, spans: Sequence[tuple[float, float]]) ->
 
 
 class FittedModel(NamedTuple):
-    """- `members`: the equations of an ensemble, stacked.
+    """An ensemble fitted to a dataset.
+
+    - `members`: the equations of the ensemble, stacked.
     - `delays`: those of the first member, with numbers for their periods.
     - `has_given_steps`: whether the user has chosen the steps.
     """

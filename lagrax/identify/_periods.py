@@ -20,7 +20,7 @@ from ._regression import (
 from ._series import Trajectory, compute_scale, median_gap
 from ._windows import Window, cut_windows
 
-Errors = Float[np.ndarray, " windows"]
+WindowErrors = Float[np.ndarray, " windows"]
 
 
 class Comparison(NamedTuple):
@@ -36,7 +36,7 @@ class Comparison(NamedTuple):
     scale: Float[np.ndarray, " states"]
     gap: float
 
-    def measure(self, delays: Sequence[Delay], without: int | None = None) -> Errors:
+    def measure(self, delays: Sequence[Delay], without: int | None = None) -> WindowErrors:
         """The held-out error of each window, optionally `without` all terms in one entry of the
         history."""
         states, inputs = len(self.centre), self.trajectories[0].us.shape[1]
@@ -164,14 +164,14 @@ def find_periods(
 
 
 def _scan_period(
-    errors: Callable[[float], Errors], low: float, high: float, latest: float, progress: bool
+    errors: Callable[[float], WindowErrors], low: float, high: float, latest: float, progress: bool
 ) -> tuple[float, Scan]:
     """Scans from `low` to `high`, then refines the deepest valleys. A change of the period moves
     knots in proportion to their distance from time zero, at most `latest`."""
     # A valley ends where the last knot has moved by half an interval. A tenth resolves it.
     count = np.log(high / low) * latest / (0.1 * np.sqrt(low * high))
     grid = np.geomspace(low, high, int(np.clip(count, 100, MOST_PERIODS)))
-    found: list[Errors] = []
+    found: list[WindowErrors] = []
     with Progress("periods", 0, len(grid), shown=progress) as bar:
         for number, tau in enumerate(grid, 1):
             found.append(errors(tau))
@@ -190,8 +190,12 @@ def _scan_period(
 
 
 def _refine_valley(
-    errors: Callable[[float], Errors], tau: float, error: Errors, ratio: float, latest: float
-) -> tuple[float, Errors]:
+    errors: Callable[[float], WindowErrors],
+    tau: float,
+    error: WindowErrors,
+    ratio: float,
+    latest: float,
+) -> tuple[float, WindowErrors]:
     """The bottom of the valley around `tau`, by successively finer grids."""
     best = (tau, error)
     while (ratio - 1) * latest / tau > 1e-3:

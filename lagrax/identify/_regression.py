@@ -139,15 +139,16 @@ def build_normal_equations(
             f"{MOST_PRODUCTS:.0e}, which take 8 GB. Give a lower degree, or fewer delays."
         )
     integrals = [integrate_terms(t, delays, library) for t in trajectories]
-    sums = []
-    for w in windows:
+    columns = np.zeros((len(windows), states, terms, terms))
+    mixed = np.zeros((len(windows), states, terms))
+    squares = np.zeros((len(windows), states))
+    for i, w in enumerate(windows):
+        integral = np.zeros((w.last - w.first + 1, terms))
+        np.cumsum(integrals[w.trajectory][w.first : w.last], axis=0, out=integral[1:])
         ys = trajectories[w.trajectory].ys[w.first : w.last + 1]
-        columns = np.cumsum(integrals[w.trajectory][w.first : w.last], axis=0)
-        columns = np.concatenate([np.zeros((1, columns.shape[1])), columns])
-        sums.append([_sum_products(columns, y) for y in ys.T])
-    parts = [[np.stack(part) for part in zip(*of_states, strict=True)] for of_states in sums]
-    columns, mixed, squares = (np.stack(part) for part in zip(*parts, strict=True))
-    _check_enough(squares, len(library.powers), trajectories[0].columns)
+        for j, y in enumerate(ys.T):
+            columns[i, j], mixed[i, j], squares[i, j] = _sum_products(integral, y)
+    _check_enough(squares, terms, trajectories[0].columns)
     return NormalEquations(columns, mixed, squares)
 
 

@@ -1,17 +1,17 @@
-"""The validation study: the epoch is chosen by images that no model is trained or tested on.
+"""The validation study, which chooses the epoch on images that no model is trained or tested on.
 
-The tables of the paper's protocol choose the epoch by the test images, or by those of other seeds,
-and solve models of one interval by another method than the rest. Here 5,000 training images choose
-the epoch, and all models take midpoint steps, with as many evaluations of the field as the default.
+In the tables of the paper's protocol, the test images choose the epoch, and models of one interval
+have another solver than the rest. Here 5,000 training images choose the epoch, and all models take
+midpoint steps, with the same number of evaluations of the field as in the default setting.
 """
 
 from collections.abc import Sequence
 
 from ..models import DATASETS, paper_intervals, paper_models
-from ..result import Table
+from ..result import ResultTable
 from .protocol import Protocol
 from .records import RunRecord
-from .statistics import Cells, Spread, paper_accuracy
+from .statistics import Cells, Spread, get_best, get_fine, get_last, paper_accuracy
 
 HELD_OUT = 5000
 
@@ -32,9 +32,9 @@ COLUMNS = [
 NOTE = (
     f"The last {HELD_OUT:,} training images are not trained on. The chosen epoch is the first that "
     "is best on them, so neither the test images nor other seeds choose it. All models take "
-    "midpoint steps, ten or twelve evaluations of the field from 0 to 1. The error is how far the "
-    "final states of the chosen model are from those with fine steps, in % of the way that these "
-    "have come. The default is trained on all images, with the solver of the tables above."
+    "midpoint steps, ten or twelve evaluations of the field from 0 to 1. The error is the distance "
+    "of the chosen model's final states from those with fine steps, in % of the distance of these "
+    "from the images. The default is trained on all images, with the solver of the tables above."
 )
 
 
@@ -42,31 +42,37 @@ def validation_protocol(model: str) -> Protocol:
     return Protocol("midpoint", STEPS[paper_intervals(model)], validation=HELD_OUT)
 
 
-def belongs_to_validation(line: RunRecord) -> bool:
-    return line.run.protocol == validation_protocol(line.run.model)
+def belongs_to_validation(record: RunRecord) -> bool:
+    return record.run.protocol == validation_protocol(record.model)
 
 
-def validation_tables(lines: Sequence[RunRecord], default: Cells) -> list[Table]:
-    """One table for each data set with lines of the study."""
+def validation_tables(records: Sequence[RunRecord], default: Cells) -> list[ResultTable]:
+    """One table for each data set with records of the study."""
     tables = []
     for dataset, title in DATASETS.items():
-        rows = []
-        for model in paper_models():
-            group = [x for x in lines if (x.run.dataset, x.run.model) == (dataset, model)]
-            if not group:
-                continue
-            fine = [x.fine_accuracy for x in group if x.fine_accuracy is not None]
-            errors = [100 * x.solver_error for x in group if x.solver_error is not None]
-            measures = [
-                Spread.of([x.chosen for x in group]),
-                Spread.of(fine),
-                Spread.of(errors),
-                Spread.of([x.best for x in group]),
-                Spread.of([x.last for x in group]),
-                Spread.of([x.best for x in default.get((dataset, model), [])]),
-                paper_accuracy(dataset, model),
-            ]
-            rows.append([model, *map(str, measures), str(len(group))])
+        groups = {
+            model: [x for x in records if (x.dataset, x.model) == (dataset, model)]
+            for model in paper_models()
+        }
+        rows = [
+            _make_row(model, group, default.get((dataset, model), []))
+            for model, group in groups.items()
+            if group
+        ]
         if rows:
-            tables.append(Table(COLUMNS, rows, f"Validation study, {title}", NOTE))
+            tables.append(ResultTable(COLUMNS, rows, f"Validation study, {title}", NOTE))
     return tables
+
+
+def _make_row(model: str, group: Sequence[RunRecord], default: Sequence[RunRecord]) -> list[str]:
+    errors = [100 * x.solver_error for x in group if x.solver_error is not None]
+    measures = [
+        Spread.of([x.chosen for x in group]),
+        Spread.of(get_fine(group)),
+        Spread.of(errors),
+        Spread.of(get_best(group)),
+        Spread.of(get_last(group)),
+        Spread.of(get_best(default)),
+        paper_accuracy(group[0].dataset, model),
+    ]
+    return [model, *map(str, measures), str(len(group))]

@@ -1,9 +1,9 @@
-"""Kills runs at random moments, starts them again, and compares what they end with.
+"""Kills runs at random moments, restarts them, and compares their results.
 
-python results/soak/kills.py --kills 100    writes kills.json, and what README.md shows of it
+python results/soak/kills.py --kills 100    writes kills.json and its section in README.md
 
-Each run is a process of its own, ended by SIGKILL. It is started again until it ends by itself;
-then all it has left must be what a run that nobody disturbed leaves, bit for bit, but for times.
+Each run is a separate process, ended by SIGKILL. It is restarted until it ends by itself. Its files
+must then equal those of an undisturbed run, bit for bit apart from times.
 """
 
 import argparse
@@ -30,15 +30,15 @@ MARKERS = ("<!-- kills -->", "<!-- /kills -->")
 
 STEPS = 1500
 
-# How a moment is chosen: while Python starts, at any time of the work, and as a file is written.
+# The probabilities of a kill while Python starts, during the work, and as a file is written.
 MOMENTS = {"start": 0.15, "work": 0.45, "write": 0.40}
 
 
-# --- what is run, in a process of its own ---------------------------------------------------------
+# --- runs, each in its own process ----------------------------------------------------------------
 
 
-def training(folder: Path, seed: int) -> None:
-    """Three hundred blocks, each with a checkpoint."""
+def run_training(folder: Path, seed: int) -> None:
+    """Trains for three hundred blocks, each with a checkpoint."""
     import jax
     import jax.numpy as jnp
     import optax
@@ -72,8 +72,8 @@ def training(folder: Path, seed: int) -> None:
     )
 
 
-def sweeping(folder: Path, seed: int) -> None:
-    """Two image classifiers on made-up images, one after the other, and their figures."""
+def run_sweep(folder: Path, seed: int) -> None:
+    """Trains two image classifiers on artificial images, and draws their figures."""
     from reproduction.images import ImageRun, Protocol, sweep
 
     protocol = Protocol(
@@ -91,8 +91,8 @@ def sweeping(folder: Path, seed: int) -> None:
     sweep(runs, folder, data=folder.parent / "mnist", progress=False)
 
 
-def answering(folder: Path, seed: int) -> None:
-    """`lagrax analyse`, whose answer takes the place of an earlier one."""
+def run_answer(folder: Path, seed: int) -> None:
+    """Runs `lagrax analyse`, whose answer replaces an earlier one."""
     from lagrax._cli import app as cli
 
     line = f"analyse population --a 2.{seed + 1} --param a 1.5 2.5 --values 10 --keep 5 --skip 5"
@@ -100,11 +100,11 @@ def answering(folder: Path, seed: int) -> None:
         sys.exit(1)
 
 
-# --- what it leaves -------------------------------------------------------------------------------
+# --- results --------------------------------------------------------------------------------------
 
 
-def files(folder: Path) -> dict[str, bytes]:
-    """By their names. Locks are empty, and stay."""
+def read_files(folder: Path) -> dict[str, bytes]:
+    """The content of all files by name, except for the empty lock files."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
@@ -112,10 +112,10 @@ def files(folder: Path) -> dict[str, bytes]:
     }
 
 
-def left_by_training(folder: Path) -> dict[str, Any]:
+def read_training(folder: Path) -> dict[str, Any]:
     from lagrax.training._checkpoints import load_arrays
 
-    found: dict[str, Any] = files(folder)
+    found: dict[str, Any] = read_files(folder)
     del found["config.json"]
     for name in [name for name in found if name.endswith(".safetensors")]:
         arrays, about = load_arrays(folder / name)
@@ -124,18 +124,18 @@ def left_by_training(folder: Path) -> dict[str, Any]:
     return found
 
 
-def left_by_sweep(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = files(folder)
+def read_sweep(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = read_files(folder)
     for name in found:
         if name.startswith("lines/"):
             found[name] = json.loads(found[name]) | {"seconds": None, "versions": None}
         elif name.startswith("runs/"):
-            found[name] = None  # Of no use any longer; there all the same.
+            found[name] = None  # The content is no longer needed.
     return found
 
 
-def left_by_answer(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = files(folder)
+def read_answer(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = read_files(folder)
     other = {"seconds": None, "date": None, "machine": None}
     found["summary.json"] = json.loads(found["summary.json"]) | other
     found["beside"] = sorted(path.name for path in folder.parent.glob(".*.part"))
@@ -145,22 +145,22 @@ def left_by_answer(folder: Path) -> dict[str, Any]:
 class Kind(NamedTuple):
     """A kind of run.
 
-    - `run(folder, seed)`: what the process does.
-    - `left(folder)`: what there is in the end, apart from times.
-    - `grows`: the files, relative to the folder, that show that its work has begun.
-    - `share`: of all kills.
+    - `run(folder, seed)`: the work of the process.
+    - `read(folder)`: its results, without times.
+    - `grows`: patterns of files, relative to the folder, that change once the work has begun.
+    - `share`: the fraction of all kills.
     """
 
     run: Callable[[Path, int], None]
-    left: Callable[[Path], dict[str, Any]]
+    read: Callable[[Path], dict[str, Any]]
     grows: tuple[str, ...]
     share: float
 
 
 KINDS = {
-    "training": Kind(training, left_by_training, ("checkpoints/step-*",), 0.76),
-    "sweep": Kind(sweeping, left_by_sweep, ("runs/*", "runs/*/metrics.jsonl", "lines/*"), 0.12),
-    "answer": Kind(answering, left_by_answer, ("../.*.part",), 0.12),
+    "training": Kind(run_training, read_training, ("checkpoints/step-*",), 0.76),
+    "sweep": Kind(run_sweep, read_sweep, ("runs/*", "runs/*/metrics.jsonl", "lines/*"), 0.12),
+    "answer": Kind(run_answer, read_answer, ("../.*.part",), 0.12),
 }
 
 
@@ -168,8 +168,8 @@ KINDS = {
 
 
 class Kill(NamedTuple):
-    """Where one has hit. `lines` are those of metrics that were there; `write` says that a file
-    was left unfinished."""
+    """The moment of a kill, the lines of metrics at that time, and whether it left an unfinished
+    file."""
 
     kind: str
     moment: str
@@ -179,9 +179,9 @@ class Kill(NamedTuple):
 
 @dataclasses.dataclass
 class Undisturbed:
-    """What a run leaves, and how long it takes until its work begins and until it ends."""
+    """The results of a run, and its seconds until the work begins and until it ends."""
 
-    left: dict[str, Any]
+    results: dict[str, Any]
     begin: float
     end: float
 
@@ -193,8 +193,8 @@ def start(kind: str, folder: Path, seed: int) -> subprocess.Popen:
         return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
 
 
-def state(kind: str, folder: Path) -> set[tuple[str, int, int]]:
-    """Changes as soon as the work has begun."""
+def take_snapshot(kind: str, folder: Path) -> set[tuple[str, int, int]]:
+    """Names, sizes and times of the files that change once the work has begun."""
     found = set()
     for pattern in KINDS[kind].grows:
         place, pattern = (folder.parent, pattern[3:]) if pattern[:2] == ".." else (folder, pattern)
@@ -207,7 +207,7 @@ def state(kind: str, folder: Path) -> set[tuple[str, int, int]]:
     return found
 
 
-def unfinished(folder: Path) -> set[Path]:
+def find_unfinished(folder: Path) -> set[Path]:
     return {*folder.rglob(".*.part"), *folder.parent.glob(f".{folder.name}.*.part")}
 
 
@@ -216,51 +216,52 @@ def wait_for(process: subprocess.Popen, happens: Callable[[], Any]) -> None:
         time.sleep(0.001)
 
 
-def undisturbed(kind: str, folder: Path, seed: int) -> Undisturbed:
-    before, began = state(kind, folder), time.monotonic()
+def run_undisturbed(kind: str, folder: Path, seed: int) -> Undisturbed:
+    before, began = take_snapshot(kind, folder), time.monotonic()
     process = start(kind, folder, seed)
-    wait_for(process, lambda: state(kind, folder) != before)
+    wait_for(process, lambda: take_snapshot(kind, folder) != before)
     begin = time.monotonic() - began
     if process.wait():
         sys.exit(f"The undisturbed {kind} of seed {seed} failed: see {folder}")
-    return Undisturbed(KINDS[kind].left(folder), begin, time.monotonic() - began)
+    return Undisturbed(KINDS[kind].read(folder), begin, time.monotonic() - began)
 
 
 def kill(kind: str, folder: Path, seed: int, like: Undisturbed, rng: random.Random) -> Kill | None:
-    """Starts a run and kills it; None where it ended before."""
+    """Starts a run and kills it. Returns None if the run ended first."""
     (moment,) = rng.choices(list(MOMENTS), list(MOMENTS.values()))
-    before, left_before = state(kind, folder), unfinished(folder)
+    before, unfinished_before = take_snapshot(kind, folder), find_unfinished(folder)
     process = start(kind, folder, seed)
     if moment == "start":
         time.sleep(rng.uniform(0, like.begin))
     else:
-        wait_for(process, lambda: state(kind, folder) != before)
-        # A small part of the work, so that it takes many kills.
+        wait_for(process, lambda: take_snapshot(kind, folder) != before)
+        # After a small part of the work, so a run takes many kills.
         time.sleep(rng.uniform(0, (like.end - like.begin) / 6))
         if moment == "write":
-            wait_for(process, lambda: unfinished(folder) - left_before)
+            wait_for(process, lambda: find_unfinished(folder) - unfinished_before)
     process.send_signal(signal.SIGKILL)
     if process.wait() != -signal.SIGKILL:
         return None
     metrics = max(folder.rglob("metrics.jsonl"), key=lambda p: p.stat().st_mtime, default=None)
     content = metrics.read_bytes() if metrics else b""
-    write = bool(unfinished(folder) - left_before)
+    write = bool(find_unfinished(folder) - unfinished_before)
     return Kill(kind, moment, content.count(b"\n"), write)
 
 
 def survive(
     kind: str, folder: Path, seed: int, rng: random.Random, kills: int
 ) -> tuple[list[Kill], bool]:
-    """Kills a run at most so often, and lets it end; the kills, and whether the end is the same."""
+    """Kills a run up to `kills` times and lets it end. Returns the kills, and whether its results
+    equal those of an undisturbed run."""
     folder.mkdir(parents=True)
     place, reference = folder / kind, folder / "undisturbed" / kind
     if kind == "sweep":
         write_images(folder / "mnist")
         write_images(reference.parent / "mnist")
-    like = undisturbed(kind, reference, seed)
+    like = run_undisturbed(kind, reference, seed)
     if kind == "answer":
-        # Some other answer is there already.
-        undisturbed(kind, place, seed + 1)
+        # An answer that this one replaces.
+        run_undisturbed(kind, place, seed + 1)
     hits: list[Kill] = []
     while len(hits) < kills:
         hit = kill(kind, place, seed, like, rng)
@@ -269,11 +270,11 @@ def survive(
         hits.append(hit)
     if start(kind, place, seed).wait():
         return hits, False
-    return hits, KINDS[kind].left(place) == like.left
+    return hits, KINDS[kind].read(place) == like.results
 
 
 def write_images(folder: Path) -> None:
-    """Files such as MNIST's: all images are black, and labels go round."""
+    """Writes files in the format of MNIST, with black images and labels 0 to 9 in turn."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, count in (("train", 60000), ("t10k", 10000)):
         images = struct.pack(">4I", 0x803, count, 28, 28) + bytes(count * 784)
@@ -287,7 +288,7 @@ def write_images(folder: Path) -> None:
 
 
 def soak(kills: int, seed: int) -> dict[str, Any]:
-    """All kinds, each until it has had its share of the kills."""
+    """Runs each kind until it has had its share of the kills."""
     rng, began = random.Random(seed), time.monotonic()
     found: dict[str, Any] = {}
     for kind, about in KINDS.items():
@@ -303,7 +304,7 @@ def soak(kills: int, seed: int) -> dict[str, Any]:
                 shutil.rmtree(work)
             else:
                 print(f"  see {work}")
-        found[kind] = summary(hits, runs, same)
+        found[kind] = summarise(hits, runs, same)
     total = {name: sum(k[name] for k in found.values()) for name in ("kills", "runs", "same")}
     from lagrax.training import _machine
 
@@ -318,8 +319,8 @@ def soak(kills: int, seed: int) -> dict[str, Any]:
     }
 
 
-def summary(hits: list[Kill], runs: int, same: int) -> dict[str, Any]:
-    """`steps` counts the kills by how many steps were done."""
+def summarise(hits: list[Kill], runs: int, same: int) -> dict[str, Any]:
+    """Counts the runs and kills of a kind. `steps` counts kills by the steps done before."""
     steps = Counter(hit.lines // 300 * 300 for hit in hits if hit.kind == "training")
     return {
         "runs": runs,
@@ -327,15 +328,15 @@ def summary(hits: list[Kill], runs: int, same: int) -> dict[str, Any]:
         "kills": len(hits),
         "moments": dict(sorted(Counter(hit.moment for hit in hits).items())),
         "in a write": sum(hit.write for hit in hits),
-    } | ({"steps": {span(n): steps[n] for n in sorted(steps)}} if steps else {})
+    } | ({"steps": {format_span(n): steps[n] for n in sorted(steps)}} if steps else {})
 
 
-def span(first: int) -> str:
+def format_span(first: int) -> str:
     return "all of them" if first == STEPS else f"{first} to {first + 299}"
 
 
-def section(found: dict[str, Any]) -> str:
-    """What the page shows of the numbers."""
+def format_section(found: dict[str, Any]) -> str:
+    """The section of README.md."""
     rows = [
         f"| {name} | {k['runs']} | {k['kills']} | {k['runs'] + k['kills']} | "
         f"{k['moments'].get('start', 0)} | {k['in a write']} | {k['same']} |"
@@ -348,10 +349,10 @@ def section(found: dict[str, Any]) -> str:
         [
             "## Kills",
             "",
-            "Made by `results/soak/kills.py` from `kills.json`; do not edit. Runs are ended by "
-            "`kill -9`, many of them just as they write a file, and started again until they end "
-            "by themselves. The same end means: parameters, metrics, lines and answers are bit for "
-            "bit those of an undisturbed run, and no other file is left.",
+            "Written by `results/soak/kills.py` from `kills.json`; do not edit. Runs are ended by "
+            "`kill -9`, many of them while they write a file, and restarted until they end by "
+            "themselves. With the same end, parameters, metrics, lines and answers equal those of "
+            "an undisturbed run bit for bit, and no other file remains.",
             "",
             f"{found['kills']} kills of {found['runs']} runs; {found['same']} ended with exactly "
             f"the undisturbed result. {found['date']}, {found['seconds']} s, lagrax "
@@ -361,26 +362,26 @@ def section(found: dict[str, Any]) -> str:
             "| --- | --- | --- | --- | --- | --- | --- |",
             *rows,
             "",
-            f"Kills of a training of {STEPS} steps, by the steps that were done: {where}.",
+            f"Kills of a training of {STEPS} steps, by the steps done before: {where}.",
         ]
     )
 
 
-def with_section(page: str, found: dict[str, Any]) -> str:
+def replace_section(page: str, found: dict[str, Any]) -> str:
     first, last = MARKERS
     if first not in page:
         page = f"{page.rstrip()}\n\n{first}\n{last}\n".lstrip()
     before, _, rest = page.partition(first)
     _, _, after = rest.partition(last)
-    return f"{before}{first}\n\n{section(found)}\n\n{last}{after}"
+    return f"{before}{first}\n\n{format_section(found)}\n\n{last}{after}"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kills", type=int, default=100, help="how many, at least (100)")
-    parser.add_argument("--seed", type=int, default=0, help="the same gives the same moments")
-    parser.add_argument("--run", choices=KINDS, help="one run, undisturbed")
-    parser.add_argument("folder", nargs="?", type=Path, help="where that run goes")
+    parser.add_argument("--kills", type=int, default=100, help="minimum number of kills (100)")
+    parser.add_argument("--seed", type=int, default=0, help="random seed of the moments")
+    parser.add_argument("--run", choices=KINDS, help="kind of a single undisturbed run")
+    parser.add_argument("folder", nargs="?", type=Path, help="folder of that run")
     options = parser.parse_args()
     if options.run:
         KINDS[options.run].run(options.folder, options.seed)
@@ -389,7 +390,7 @@ def main() -> int:
     (HERE / "kills.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
     page = HERE / "README.md"
     before = page.read_text(encoding="utf-8") if page.exists() else "# Long tests\n"
-    page.write_text(with_section(before, found), encoding="utf-8")
+    page.write_text(replace_section(before, found), encoding="utf-8")
     return 0 if found["same"] == found["runs"] else 1
 
 

@@ -1,9 +1,9 @@
-"""Takes the properties of tests/test_properties.py to many random equations; writes what came.
+"""Checks the properties of tests/solve/test_properties.py on many random equations.
 
-    python results/soak/properties.py          25 times as many as the tests take
-    python results/soak/properties.py scipy    those of some properties again, by pytest's -k
+    python results/soak/properties.py          25 times as many equations as in the tests
+    python results/soak/properties.py scipy    some properties again, selected as by pytest's -k
 
-`make soak` runs it. The summary is in properties.json and in README.md, between its markers.
+`make soak` runs it. It writes properties.json, and a table in README.md between two markers.
 """
 
 import json
@@ -17,12 +17,12 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 TIMES = 25
-TEST = re.compile(r"^tests/test_properties\.py::(\w+)(\[.*\])?:$")
+TEST = re.compile(r"^tests/solve/test_properties\.py::(\w+)(\[.*\])?:$")
 PASSED = re.compile(r"(\d+) passing, (\d+) failing,? (?:and )?(\d+) invalid")
 
 
-def examples(output: str) -> dict[str, dict[str, int]]:
-    """How many examples each property passed, failed, and did not apply to."""
+def count_examples(output: str) -> dict[str, dict[str, int]]:
+    """The number of examples that each property passed, failed, or did not apply to."""
     found: dict[str, dict[str, int]] = {}
     test = ""
     for line in output.splitlines():
@@ -42,14 +42,14 @@ def main(chosen: list[str]) -> int:
     arguments = ["-q", "-n", "2", "-p", "no:cacheprovider", "--hypothesis-show-statistics"]
     arguments += ["-k", *chosen] if chosen else []
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *arguments, "tests/test_properties.py"],
+        [sys.executable, "-m", "pytest", *arguments, "tests/solve/test_properties.py"],
         cwd=ROOT,
         env={**os.environ, "LAGRAX_SOAK": str(TIMES)},
         stdout=subprocess.PIPE,
         text=True,
         check=False,
     )
-    rows = before.get("properties", {}) | examples(done.stdout)
+    rows = before.get("properties", {}) | count_examples(done.stdout)
     total = sum(row["passing"] for row in rows.values())
     minutes = before.get("minutes", 0) + (time.monotonic() - begin) / 60
     summary = {

@@ -20,21 +20,20 @@ CANDIDATES = {
 }
 
 
-def crowded(rate):
+def make_growth(rate):
     return lambda t, x, args, *, history: rate * x * (1 - history[0])
 
 
-# What an equation looks back at, the equation, and the delays to be named. The last is a candidate
-# of two holds, of which one is inert.
+# The delays of an equation, the equation, and the delays to select.
 STRUCTURES = {
-    "one hold": ([Hold(1.0)], crowded(2.8), [Hold(1.0)]),
-    "a lag": ([Lag(1.0)], crowded(1.8), [Lag(1.0)]),
+    "one hold": ([Hold(1.0)], make_growth(2.8), [Hold(1.0)]),
+    "a lag": ([Lag(1.0)], make_growth(1.8), [Lag(1.0)]),
     "none": ([], lambda t, x, args: jnp.stack([x[1], (1 - x[0] ** 2) * x[1] - x[0]]), []),
-    "lag 0 inert": ([Hold(1.0, lag=1)], crowded(1.2), [Hold(1.0, lag=1)]),
+    "lag 0 inert": ([Hold(1.0, lag=1)], make_growth(1.2), [Hold(1.0, lag=1)]),
 }
 
 
-def measured(structure, seed, noise=0.01):
+def sample_structure(structure, seed, noise=0.01):
     delays, field, _ = STRUCTURES[structure]
     rng = np.random.default_rng(seed)
     ts = np.arange(0, 10.01, 0.1)
@@ -51,19 +50,22 @@ def measured(structure, seed, noise=0.01):
 
 @pytest.mark.parametrize("structure", STRUCTURES)
 def test_a_known_structure_is_selected(structure):
-    found = select_delays(*measured(structure, 0), CANDIDATES)
+    found = select_delays(*sample_structure(structure, 0), CANDIDATES)
     assert describe(found.delays) == describe(STRUCTURES[structure][2])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("structure", STRUCTURES)
 def test_a_known_structure_is_selected_in_nine_of_ten_seeds(structure):
-    names = [describe(select_delays(*measured(structure, s), CANDIDATES).delays) for s in range(10)]
+    names = [
+        describe(select_delays(*sample_structure(structure, s), CANDIDATES).delays)
+        for s in range(10)
+    ]
     assert names.count(describe(STRUCTURES[structure][2])) >= 9
 
 
 def test_an_inert_second_hold_is_dropped():
-    found = select_delays(*measured("one hold", 1), [holds(1.0, 2)])
+    found = select_delays(*sample_structure("one hold", 1), [holds(1.0, 2)])
     assert describe(found.delays) == "Hold(1.0)"
     useful, useless = found.best.losses
     assert useful > 0.1 > 0.01 > useless
@@ -71,13 +73,13 @@ def test_an_inert_second_hold_is_dropped():
 
 def test_a_period_among_the_candidates_is_found():
     found = select_delays(
-        *measured("one hold", 2), {"none": [], "hold": [Hold(Learn(0.95, 0.9, 1.2))]}
+        *sample_structure("one hold", 2), {"none": [], "hold": [Hold(Learn(0.95, 0.9, 1.2))]}
     )
     assert found.delays[0].tau == pytest.approx(1.0, rel=0.01)
 
 
 def test_a_selection_is_printed_and_drawn(tmp_path):
-    found = select_delays(*measured("one hold", 0), CANDIDATES)
+    found = select_delays(*sample_structure("one hold", 0), CANDIDATES)
     lines = str(found).splitlines()
     assert len(lines) == 1 + len(CANDIDATES)
     assert [line.split("  ")[0] for line in lines if "chosen" in line] == [found.best.name]
@@ -88,7 +90,7 @@ def test_a_selection_is_printed_and_drawn(tmp_path):
 
 
 def test_unsuitable_series_and_candidates_are_refused(unchecked):
-    ts, ys = measured("one hold", 0)
+    ts, ys = sample_structure("one hold", 0)
     with pytest.raises(ValueError, match=r"0\.1 apart and Hold\(0\.2\)"):
         select_delays(ts, ys, [[Hold(0.2)]])
     with pytest.raises(ValueError, match="2 windows to compare"):

@@ -1,18 +1,18 @@
-"""A pendulum on a cart, balanced by a digital controller: a small network, and LQR beside it.
+"""A pendulum on a cart, balanced by a digital controller: a small network compared with LQR.
 
-The plant is continuous; the controller is not. It measures at multiples of the sampling period τ,
-and its force is held until the next: u(t) = c(x(⌊t/τ⌋τ)), which is `lagrax.Hold(τ)`.
+The plant is continuous. The controller measures at multiples of the sampling period τ and holds its
+force until the next measurement: u(t) = c(x(⌊t/τ⌋τ)), which is `lagrax.Hold(τ)`.
 
-- network: a small MLP, trained by gradient through `lagrax.solve`, so through plant, sampling and
-  hold, to make a quadratic cost small from many starts. It is made odd, as the plant is: upright
-  is then an equilibrium whatever the weights.
-- LQR: the linear-quadratic regulator of the plant linearised upright and discretised with a
-  zero-order hold, for the same cost between the samples, too: what an engineer would compare with.
+- The network is a small MLP. Training reduces a quadratic cost from many starts, with the gradient
+  through `lagrax.solve` and so through plant, sampling and hold. The network is odd, as the plant
+  is, so that upright is an equilibrium for all weights.
+- LQR is the linear-quadratic regulator of the plant, linearised upright and discretised with a
+  zero-order hold, for the same cost, which also counts between the samples.
 
-Both are designed for one τ and then used, unchanged, at others. Upright is stable as long as the
-multipliers of the knot map, which takes the state from one sample to the next, lie inside the unit
-circle. Where the largest leaves it is the critical period: simulations show that a nudged pendulum
-comes to rest a little below it, and a little above it does not.
+Both are designed for one τ and then used unchanged at others. Upright is stable as long as the
+multipliers of the knot map, from one sample to the next, lie inside the unit circle. At the
+critical period the largest one leaves it. Simulations confirm this: slightly below that period a
+disturbed pendulum settles, slightly above it does not.
 
     python examples/pendulum.py            about a minute; writes pendulum.png
     python examples/pendulum.py --quick    for a look: a short training

@@ -1,39 +1,41 @@
 """Sunspots, 1700 to 2008: an equation with holds, an AR model and a neural ODE, out of sample.
 
-The yearly number of sunspots goes up and down in some eleven years, never twice alike. From the
-years up to 1948 each model learns once; then every year from 1949 to 2008 is forecast from 1, 2,
-..., 11 years before it, by models that see the measurements up to there and are not fitted again.
+The yearly number of sunspots oscillates with a period of about eleven years. Each model learns once
+from the years up to 1948. Every year from 1949 to 2008 is then forecast from 1, 2, ..., 11 years
+before it. The models get the measurements up to that year and are not fitted again.
 
-- equation: x' = f(x(t), x(⌊t⌋), x(⌊t⌋ − 1), ...), f a small network, x the square root of the
-  number; holds of one year, as there is one sample a year. `lagrax.Identifier` learns it.
+- equation: x' = f(x(t), x(⌊t⌋), x(⌊t⌋ − 1), ...) with a small network f and x the square root of
+  the number, learned by `lagrax.Identifier`. The holds have a period of one year, the sampling
+  period.
 - AR: a linear recursion on the same x, by statsmodels, of the order with the least AIC.
-- NODE: the equation without its holds. One number that follows its present alone goes up or goes
-  down, never both, so this one cannot have a cycle: it shows what the past is worth.
-- persistence: the last value stays; mean: that of all years learned from.
+- NODE: the equation without its holds. A single state that depends only on its present rises or
+  falls for ever, so this model cannot have a cycle. It shows how much the past contributes.
+- persistence: the last value. mean: the mean of all years up to 1948.
 
-Nothing was chosen by the years after 1948. How many years to hold is chosen here, by a rehearsal:
-learned from the years to 1888, judged on 1889 to 1948. Tried in that rehearsal by hand, and not
-repeated here:
+No choice depends on the years after 1948. The number of holds is chosen by a rehearsal: learned
+from the years to 1888, judged on 1889 to 1948. These were tried by hand in that rehearsal and are
+not repeated here:
 
 - AR on the numbers themselves (about as good), and its order by BIC (far too short);
-- networks of 8, 16, and twice 32 units, which hardly differ; 16 was taken;
-- learning rates of 0.01 (held-out windows are best at the first look) and 0.002 (no better, slow);
-- `field="library"`, a polynomial to be read: hardly better than persistence with two holds. Where
-  samples lie on the knots alone, the straight line between two of them has x' = 2 (x(t) − x(⌊t⌋))
-  on average, whatever the data, and the regression finds that. So libraries and `select_delays`
-  ask for several samples between knots, and refuse these.
+- networks of 8, 16, and twice 32 units, which hardly differ (we use 16);
+- learning rates of 0.01 (held-out windows are best at the first evaluation) and 0.002 (no better,
+  slow);
+- `field="library"`, which is hardly better than persistence with two holds. If samples lie only on
+  the knots, the straight line between two of them has x' = 2 (x(t) − x(⌊t⌋)) on average for any
+  data, and the regression finds this. Libraries and `select_delays` therefore require several
+  samples between knots and refuse this series.
 
-The training's length, batches and rate were then settled by the time that it takes. By then one
-short run had shown errors of the test years: those of the AR model and of hardly trained networks.
+Length, batches and learning rate of the training were then set by the available time. By then one
+short run had shown errors on the test years, of the AR model and of barely trained networks.
 
-Both learned models are means over several starts of the network; the table shows the range of the
-single ones, too. Results of the full run, who wins included: sunspots.md, which `--write` writes.
+Both learned models are means over several starts of the network. The table also shows the range of
+the single ones. `--write` writes the results of the full run to sunspots.md.
 
-Data: yearly sunspots of the National Geophysical Data Center (NOAA), in the public domain, as
-`statsmodels.datasets.sunspots` carries them; statsmodels is under the BSD 3-Clause licence.
+Data: yearly sunspots of the National Geophysical Data Center (NOAA), in the public domain, from
+`statsmodels.datasets.sunspots`; statsmodels is under the BSD 3-Clause licence.
 
     python examples/sunspots.py            a few minutes; writes sunspots.png
-    python examples/sunspots.py --quick    half a minute, for a look: the networks learn too little
+    python examples/sunspots.py --quick    half a minute; the networks learn too little
     python examples/sunspots.py --out PATH
     python examples/sunspots.py --write    writes sunspots.md and sunspots.png beside this script
 """

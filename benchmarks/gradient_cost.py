@@ -154,8 +154,8 @@ def program(way: str, intervals: int, steps: int) -> Callable:
     return gradient_of(with_lagrax(WAYS[way], intervals, steps))
 
 
-def compiled(way: str, intervals: int, steps: int, batch: int, dtype=jnp.float32):
-    """The compiled gradient and what it is called with."""
+def compile_gradient(way: str, intervals: int, steps: int, batch: int, dtype=jnp.float32):
+    """Returns the compiled gradient and its arguments."""
     weights, rest = eqx.partition(network(dtype), eqx.is_inexact_array)
     gradient, y0 = program(way, intervals, steps), starts(batch, dtype)
     run = jax.jit(lambda weights, y0: gradient(weights, rest, y0))
@@ -172,12 +172,12 @@ def shapes(size: Size) -> list[tuple[int, int]]:
 
 
 def cost_rows(size: Size) -> list[dict]:
-    """Memory everywhere; time where it does not take too long."""
+    """Returns memory for all shapes, and times for the short ones."""
     rows = []
     for intervals, steps in shapes(size):
         calls, found = {}, []
         for way in (*WAYS, PEER):
-            run, arguments = compiled(way, intervals, steps, size.batch)
+            run, arguments = compile_gradient(way, intervals, steps, size.batch)
             memory = run.memory_analysis().temp_size_in_bytes / 1e6
             found.append({"way": way, "intervals": intervals, "steps": steps, "mb": memory})
             if intervals * steps <= size.timed:
@@ -200,13 +200,15 @@ def error_rows(size: Size) -> list[dict]:
     Checkpointed and diffrax are Direct's to rounding.)"""
     rows, intervals = [], size.at_intervals
     with jax.enable_x64(True):
-        run, arguments = compiled("Direct", intervals, size.accurate, size.judged, jnp.float64)
+        run, arguments = compile_gradient(
+            "Direct", intervals, size.accurate, size.judged, jnp.float64
+        )
         exact = flat(run(*arguments))
     for dtype in ("float64", "float32"):
         for steps in size.steps:
             for way in ("Direct", "Adjoint"):
                 with jax.enable_x64(dtype == "float64"):
-                    run, arguments = compiled(way, intervals, steps, size.judged, dtype)
+                    run, arguments = compile_gradient(way, intervals, steps, size.judged, dtype)
                     found = flat(run(*arguments))
                 error = float(np.linalg.norm(found - exact) / np.linalg.norm(exact))
                 rows.append({"way": way, "dtype": dtype, "intervals": intervals})

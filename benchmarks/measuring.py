@@ -74,15 +74,15 @@ def fastest_as_accurate(
 
 
 def torch_threads(call: Callable[[], Any]) -> int:
-    """How many threads, one or all, let PyTorch do `call` faster. It is left with so many."""
+    """Sets PyTorch to one thread or all, whichever runs `call` faster, and returns the number."""
     import torch
 
     def of(threads):
-        def limited():
+        def call_with_threads():
             torch.set_num_threads(threads)
             return call()
 
-        return limited
+        return call_with_threads
 
     choices = {str(n): of(n) for n in sorted({1, os.cpu_count() or 1})}
     times = milliseconds(choices, repeats=7, seconds=0.0)

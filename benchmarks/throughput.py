@@ -333,8 +333,10 @@ def peer_rows(size: Size) -> list[dict]:
 
 
 def gigabytes_a_second(numbers: int, repeats: int) -> float:
-    """Of adding two long arrays: two are read, one is written. Many times in one program, as the
-    first touch of new memory takes longer than the addition."""
+    """Measures the memory bandwidth by adding two long arrays: two are read, one is written.
+
+    One program adds many times, because the first access to new memory takes longer.
+    """
     times, x, y = 20, jnp.ones(numbers), jnp.ones(numbers)
     add = jax.jit(lambda x, y: jax.lax.fori_loop(0, times, lambda i, x: x + y, x))
     (ms,) = measuring.milliseconds({"": lambda: add(x, y)}, repeats=repeats).values()
@@ -342,18 +344,18 @@ def gigabytes_a_second(numbers: int, repeats: int) -> float:
 
 
 def bytes_each(intervals: int) -> float:
-    """What the kernels of a solve read and write for each trajectory, as XLA counts.
+    """Estimates the bytes that a solve reads and writes for each trajectory, from XLA's counts.
 
-    It counts the body of a loop once: the part that does not grow with the intervals is one step,
-    the rest is what keeps the knots.
+    XLA counts the body of a loop once. So the part that does not grow with the intervals is one
+    step, and the rest stores the knots.
     """
 
-    def counted(intervals):
+    def count_bytes(intervals):
         program = jax.jit(ends(partial(ours, intervals=intervals)))
         cost = program.lower(jnp.ones(CHUNK)).compile().cost_analysis()
         return cost["bytes accessed"] / CHUNK
 
-    few, many = counted(10), counted(20)
+    few, many = count_bytes(10), count_bytes(20)
     knots = (many - few) / 10
     return intervals * (knots + STEPS * (few - 10 * knots))
 

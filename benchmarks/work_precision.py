@@ -300,9 +300,11 @@ def orders(rows: list[dict]) -> list[dict]:
     return out
 
 
-def needed(points: list[dict], what: str) -> float | None:
-    """How much of `what` the error TARGET takes, between the points around it; None if it is never
-    reached."""
+def interpolate_effort(points: list[dict], what: str) -> float | None:
+    """Returns the amount of `what` at the error TARGET, or None if TARGET is not reached.
+
+    Interpolates between the two points around TARGET.
+    """
     points = sorted(points, key=lambda p: p["evaluations"])
     for before, after in itertools.pairwise(points):
         if after["error"] <= TARGET < before["error"]:
@@ -313,14 +315,14 @@ def needed(points: list[dict], what: str) -> float | None:
 
 
 def efforts(rows: list[dict]) -> list[dict]:
-    """What TARGET takes with Tsit5."""
+    """Returns evaluations and times at the error TARGET with Tsit5."""
     out = []
     for system in dict.fromkeys(row["system"] for row in rows):
         for steps, way in (("equal", "lagrax"), ("equal", "naive"), *ADAPTIVE):
             points = chosen(rows, system=system, solver="Tsit5", steps=steps, way=way)
             if points:
                 row = {"system": system, "steps": steps, "way": way}
-                row |= {what: needed(points, what) for what in ("evaluations", "ms")}
+                row |= {what: interpolate_effort(points, what) for what in ("evaluations", "ms")}
                 row["most_evaluations"] = max(p["evaluations"] for p in points)
                 row["least_error"] = min(p["error"] for p in points)
                 out.append(row)

@@ -73,7 +73,7 @@ FULL = Effort(candidates=(3, 6, 9, 12), seeds=3, iterations=600, batch_size=32)
 QUICK = Effort(candidates=(3,), seeds=1, iterations=20, batch_size=8)
 
 
-class Result(NamedTuple):
+class Forecasts(NamedTuple):
     """Forecasts, one row an origin, one column a year ahead; `single` are those of each start."""
 
     name: str
@@ -155,16 +155,18 @@ def without_past(equation):
     return lambda t, y, args: equation(t, y, args, history=())
 
 
-def learned(name: str, series: Series, to: int, origins, holds: int, effort: Effort) -> Result:
+def learn_forecasts(
+    name: str, series: Series, to: int, origins, holds: int, effort: Effort
+) -> Forecasts:
     single = []
     for seed in range(effort.seeds):
         say(f"{name}: start {seed + 1} of {effort.seeds}")
         model = learn(series.until(to), holds, effort, seed)
         single.append(follow(model, series, origins))
-    return Result(name, np.mean(single, axis=0), single)
+    return Forecasts(name, np.mean(single, axis=0), single)
 
 
-def autoregression(series: Series, to: int, origins: np.ndarray) -> Result:
+def autoregression(series: Series, to: int, origins: np.ndarray) -> Forecasts:
     from statsmodels.tsa.ar_model import AutoReg, ar_select_order
 
     roots = np.sqrt(series.until(to).numbers)
@@ -172,14 +174,14 @@ def autoregression(series: Series, to: int, origins: np.ndarray) -> Result:
     fitted = AutoReg(roots, order).fit()
     known = [np.sqrt(series.until(origin).numbers) for origin in origins]
     rows = [fitted.apply(roots).forecast(AHEAD) for roots in known]
-    return Result(f"AR({order})", numbers_of(np.array(rows)), [])
+    return Forecasts(f"AR({order})", numbers_of(np.array(rows)), [])
 
 
-def baselines(series: Series, to: int, origins: np.ndarray) -> list[Result]:
+def baselines(series: Series, to: int, origins: np.ndarray) -> list[Forecasts]:
     shape = (len(origins), AHEAD)
     last = np.broadcast_to(series.at(origins)[:, None], shape)
     mean = np.full(shape, series.until(to).numbers.mean())
-    return [Result("persistence", last, []), Result("mean", mean, [])]
+    return [Forecasts("persistence", last, []), Forecasts("mean", mean, [])]
 
 
 # --- comparison -----------------------------------------------------------------------------------
@@ -201,7 +203,7 @@ def rehearse(series: Series, effort: Effort) -> dict[int, float]:
     errors = {}
     for holds in effort.candidates:
         name = f"rehearsal with {holds} holds"
-        one = learned(name, series, REHEARSAL_TO, origins, holds, effort._replace(seeds=1))
+        one = learn_forecasts(name, series, REHEARSAL_TO, origins, holds, effort._replace(seeds=1))
         errors[holds] = float(rmse(one.forecasts, series, origins, first, LEARN_TO).mean())
     return errors
 
@@ -209,7 +211,7 @@ def rehearse(series: Series, effort: Effort) -> dict[int, float]:
 class Comparison(NamedTuple):
     series: Series
     origins: np.ndarray
-    results: list[Result]
+    results: list[Forecasts]
     rehearsal: dict[int, float]
     holds: int
 
@@ -223,9 +225,9 @@ def compare(effort: Effort) -> Comparison:
     holds = min(rehearsal, key=rehearsal.__getitem__) if rehearsal else effort.candidates[0]
     origins = origins_for(LEARN_TO + 1, TEST_TO)
     results = [
-        learned("equation", series, LEARN_TO, origins, holds, effort),
+        learn_forecasts("equation", series, LEARN_TO, origins, holds, effort),
         autoregression(series, LEARN_TO, origins),
-        learned("NODE", series, LEARN_TO, origins, 0, effort),
+        learn_forecasts("NODE", series, LEARN_TO, origins, 0, effort),
         *baselines(series, LEARN_TO, origins),
     ]
     return Comparison(series, origins, results, rehearsal, holds)
@@ -260,7 +262,7 @@ def verdict(found: Comparison) -> str:
     )
 
 
-def aligned(rows: list[list[str]]) -> str:
+def align_columns(rows: list[list[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     line = lambda row: "  ".join(
         f"{cell:{'<' if i == 0 else '>'}{widths[i]}}" for i, cell in enumerate(row)
@@ -276,15 +278,15 @@ def choice(found: Comparison) -> str:
 
 
 INTRODUCTION = f"""\
-The yearly number of sunspots goes up and down in some eleven years, never twice alike. Five models
-learn from the years up to {LEARN_TO}, once; then each year from {LEARN_TO + 1} to {TEST_TO} is
-forecast from 1, 2, ..., {AHEAD} years before it:
+The yearly number of sunspots oscillates with a period of about eleven years. Five models learn once
+from the years up to {LEARN_TO}. Each year from {LEARN_TO + 1} to {TEST_TO} is then forecast
+from 1, 2, ..., {AHEAD} years before it:
 
-- *equation*: x′ = f(x(t), x(⌊t⌋), x(⌊t⌋ − 1), ...) with a hold for each of the last years, f a
-  small network, x the square root of the number; `lagrax.Identifier` learns it;
+- *equation*: x′ = f(x(t), x(⌊t⌋), x(⌊t⌋ − 1), ...) with a small network f, a hold for each of
+  the last years, and x the square root of the number, learned by `lagrax.Identifier`;
 - *AR*: a linear recursion on the same x;
-- *NODE*: the equation without its holds, which shows what the past is worth;
-- *persistence*: the last value stays; *mean*: that of all years learned from."""
+- *NODE*: the equation without its holds, which shows how much the past contributes;
+- *persistence*: the last value; *mean*: the mean of all years up to {LEARN_TO}."""
 
 
 def page(found: Comparison) -> str:
@@ -296,13 +298,13 @@ def page(found: Comparison) -> str:
         "![Forecasts, and errors by horizon](sunspots.png)",
         verdict(found),
         f"Root-mean-square error of forecasts of the years {LEARN_TO + 1} to {TEST_TO}, in sunspot "
-        "numbers, by how many years they look ahead:",
+        "numbers, by the number of years ahead:",
         "\n".join([head, rule, *rows]),
         f"The learned models are means over {len(found.results[0].single)} starts; “single” is the "
-        "range of the errors of one start alone. The years judged hold five or six cycles only, "
-        "and forecasts of neighbouring years err together: small differences mean little.",
+        "range of the errors of one start. The test years hold only five or six cycles, and errors "
+        "of neighbouring years are correlated, so small differences mean little.",
         choice(found),
-        "Written by `python examples/sunspots.py --write`; the script says what was tried.",
+        "Written by `python examples/sunspots.py --write`. The script lists what was tried.",
     ]
     return "\n\n".join(paragraphs) + "\n"
 
@@ -340,7 +342,7 @@ def picture(found: Comparison) -> Figure:
     )
 
 
-def error_line(found: Comparison, result: Result, colour: str) -> Line:
+def error_line(found: Comparison, result: Forecasts, colour: str) -> Line:
     errors = found.errors(result.forecasts)
     dashed = not result.single and not result.name.startswith("AR")
     if len(result.single) < 2:
@@ -373,7 +375,7 @@ def main() -> int:
         say('This example needs more: pip install "lagrax[examples]"')
         return 1
     print(f"Root-mean-square error of forecasts of {LEARN_TO + 1} to {TEST_TO}, by years ahead:\n")
-    print(aligned(table(found)), verdict(found), choice(found), sep="\n\n")
+    print(align_columns(table(found)), verdict(found), choice(found), sep="\n\n")
     print(f"\nThe picture lies in {path.resolve()}")
     if options.write:
         beside.with_suffix(".md").write_text(page(found), encoding="utf-8")

@@ -79,7 +79,7 @@ from jax import lax
 
 import lagrax
 from lagrax.nn import MLP
-from reproduction.population import Settings, exact_series, split
+from reproduction.population_models import PopulationSettings, make_series, split
 
 try:
     import scipy.integrate
@@ -347,8 +347,8 @@ def torch_programs() -> list[Program]:
 
 
 def make_problems(size: Size) -> dict[str, Problem]:
-    settings = Settings(series=size.series, train_time=INTERVALS, period=PERIOD)
-    series = split(settings, exact_series(settings, GROWTH))[0]
+    settings = PopulationSettings(series=size.series, train_time=INTERVALS, period=PERIOD)
+    series = split(settings, make_series(settings, GROWTH))[0]
     start = MLP(1, (10, 10), history=1, use_bias=False, key=jax.random.key(0))
     fine = lagrax_program("", solver=diffrax.Bosh3(), steps=12, gradient=lagrax.Direct())
     trained = jax.jit(training(fine.follow))(start, series, 0.01, size.training)[0]

@@ -1,4 +1,4 @@
-"""`lagrax fit`: from a CSV file to an equation, a forecast and a report."""
+"""The command `lagrax fit`, from a table to an equation, a forecast and a report."""
 
 import datetime
 import sys
@@ -25,7 +25,7 @@ from .fit_report import render_fit
 from .fit_scores import QUIET
 from .fit_terms import warn_of_weak_terms
 from .long_run import LongRun
-from .table import Table, TableError, read_table, write_table
+from .table import Measurements, TableError, read_table, write_table
 
 Task = tuple[Path, Path, FitOptions]
 
@@ -157,7 +157,7 @@ def write_answer(found: Fit, out: Path) -> dict[str, Any]:
         return write_summary(folder, summarise(found))
 
 
-def _write_forecast(path: Path, table: Table, forecast: Forecast) -> None:
+def _write_forecast(path: Path, table: Measurements, forecast: Forecast) -> None:
     parts = ("mean", "low", "high")
     names = [f"{name}_{part}" for name in table.names for part in parts]
     columns = [getattr(forecast, p)[:, i] for i in range(len(table.names)) for p in parts]

@@ -1,4 +1,4 @@
-"""The delays that `lagrax fit` tries: those asked for, or candidates to choose from."""
+"""The delays that `lagrax fit` uses, or compares."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ from .._solve.delays import Delay, Hold, Lag, Learn, holds
 from ..identify import Selection
 from ..identify._periods import LEAST_SAMPLES
 from .fit_options import FitError, FitOptions
-from .table import Table
+from .table import Measurements
 from .units import Duration, UnitError
 
 
@@ -21,7 +21,7 @@ class Lookback(NamedTuple):
     learn: bool
 
 
-def read_lookback(options: FitOptions, table: Table) -> Lookback:
+def read_lookback(options: FitOptions, table: Measurements) -> Lookback:
     """The periods that the options ask for, checked against the sampling of the table."""
     if options.lags is not None and options.hold is None and not options.select:
         raise FitError(f"--lags {options.lags} needs the period of the holds: add --hold TAU.")
@@ -35,7 +35,7 @@ def read_lookback(options: FitOptions, table: Table) -> Lookback:
     )
 
 
-def _read_period(name: str, given: Duration | None, lags: int, table: Table) -> float | None:
+def _read_period(name: str, given: Duration | None, lags: int, table: Measurements) -> float | None:
     if given is None:
         return None
     try:
@@ -56,7 +56,7 @@ def _read_period(name: str, given: Duration | None, lags: int, table: Table) -> 
     return float(tau)
 
 
-def make_delays(lookback: Lookback, table: Table) -> list[Delay]:
+def make_delays(lookback: Lookback, table: Measurements) -> list[Delay]:
     """The delays that were asked for."""
     delays: list[Delay] = []
     if lookback.hold is not None:
@@ -67,7 +67,7 @@ def make_delays(lookback: Lookback, table: Table) -> list[Delay]:
     return delays
 
 
-def _period(lookback: Lookback, table: Table, tau: float, lags: int) -> float | Learn:
+def _period(lookback: Lookback, table: Measurements, tau: float, lags: int) -> float | Learn:
     """`tau`, or if it is to be learned from a third to three times it, as samples can show."""
     if not lookback.learn:
         return tau
@@ -76,7 +76,7 @@ def _period(lookback: Lookback, table: Table, tau: float, lags: int) -> float | 
     return Learn(tau, low, max(high, 1.001 * tau))
 
 
-def make_candidates(lookback: Lookback, table: Table) -> dict[str, list[Delay]]:
+def make_candidates(lookback: Lookback, table: Measurements) -> dict[str, list[Delay]]:
     """Candidates around the periods asked for, or with any period if none is."""
     if lookback.hold is None and lookback.lag is None:
         return _make_any_candidates(lookback.lags or 2, table)
@@ -97,13 +97,13 @@ def make_candidates(lookback: Lookback, table: Table) -> dict[str, list[Delay]]:
     return candidates
 
 
-def _neighbours(lookback: Lookback, table: Table, tau: float, least: float) -> list[float]:
+def _neighbours(lookback: Lookback, table: Measurements, tau: float, least: float) -> list[float]:
     """Half and twice a period, if the samples can show them; none if it is to be learned."""
     factors = () if lookback.learn else (0.5, 2.0)
     return [f * tau for f in factors if least <= f * tau <= table.span / 2]
 
 
-def _make_any_candidates(lags: int, table: Table) -> dict[str, list[Delay]]:
+def _make_any_candidates(lags: int, table: Measurements) -> dict[str, list[Delay]]:
     low = LEAST_SAMPLES * table.gap
     high = max(table.span / 8, 2 * low)
     period = lambda: Learn(float(np.sqrt(low * high)), low, high)
@@ -117,7 +117,7 @@ def _make_any_candidates(lags: int, table: Table) -> dict[str, list[Delay]]:
 def refine_chosen(selection: Selection, learn: bool) -> list[Delay]:
     """The delays of the best candidate, with the periods that were found.
 
-    Equal periods stay one: if `learn`, training refines it by up to a tenth.
+    Delays with equal periods share one. If `learn`, training refines it by up to a tenth.
     """
     periods: dict[float, float | Learn] = {}
     delays: list[Delay] = []

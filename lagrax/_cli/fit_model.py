@@ -1,4 +1,4 @@
-"""What `lagrax fit` finds: from a table of measurements to an equation and a forecast."""
+"""Fits an equation to a table of measurements, and forecasts."""
 
 import contextlib
 import dataclasses
@@ -20,8 +20,8 @@ from .fit_options import FitError, FitOptions
 from .fit_scores import Score, States, find_doubt, score_predictions
 from .fit_terms import Symbols, Term, choose_all_symbols, list_terms
 from .long_run import LongRun, long_run_of, precisely, why_no_map
-from .table import Table
-from .units import MONTHS, Clock, Duration, UnitError
+from .table import Measurements
+from .units import MONTHS, Calendar, Duration, UnitError
 
 MOST_RANGES = 4
 MOST_SAMPLES = 1_000_000
@@ -38,7 +38,7 @@ class Fit:
 
     data: Path
     options: FitOptions
-    table: Table
+    table: Measurements
     model: Identifier
     selection: Selection | None
     predicted: States
@@ -93,19 +93,19 @@ def _compare_periods(periods: Sequence[float], scans: Sequence[Scan]) -> list[st
     return sentences
 
 
-def find(data: Path, options: FitOptions, table: Table) -> Fit:
+def find(data: Path, options: FitOptions, table: Measurements) -> Fit:
     """Fits the table as the options ask, with progress on stderr."""
-    clock = [time.monotonic()]
+    stamps = [time.monotonic()]
     lookback = read_lookback(options, table)
     later = _choose_forecast_times(options.forecast, table)
     _say(f"{data.name}: {describe_table(table)}")
     selection = _select(options, lookback, table) if options.select else None
-    clock.append(time.monotonic())
+    stamps.append(time.monotonic())
     delays = make_delays(lookback, table)
     if selection is not None:
         delays = refine_chosen(selection, options.learn_tau)
     model = _train(options, table, delays)
-    clock.append(time.monotonic())
+    stamps.append(time.monotonic())
     _say("Predicting, forecasting, and looking at the long run")
     predicted, starts = _predict(table, model)
     held_out = model.held_out_from_[-1]
@@ -126,15 +126,15 @@ def find(data: Path, options: FitOptions, table: Table) -> Fit:
         _look_at_long_run(model),
         {},
     )
-    clock.append(time.monotonic())
+    stamps.append(time.monotonic())
     names = ("choosing the delays", "fitting", "forecast and long run")
-    seconds = dict(zip(names, np.diff(clock).round(2).tolist(), strict=True))
+    seconds = dict(zip(names, np.diff(stamps).round(2).tolist(), strict=True))
     if selection is None:
         del seconds["choosing the delays"]
     return dataclasses.replace(found, seconds=seconds)
 
 
-def _choose_forecast_times(length: Duration, table: Table) -> Float[np.ndarray, " samples"]:
+def _choose_forecast_times(length: Duration, table: Measurements) -> Float[np.ndarray, " samples"]:
     try:
         samples = length.value if length.unit is None else length.count(table.unit) / table.gap
         if length.unit is None and samples != int(samples):
@@ -146,15 +146,15 @@ def _choose_forecast_times(length: Duration, table: Table) -> Float[np.ndarray, 
         raise FitError(f"--forecast {length}: {error}") from None
 
 
-def later_times(table: Table, number: int) -> Float[np.ndarray, " number"]:
+def later_times(table: Measurements, number: int) -> Float[np.ndarray, " number"]:
     """The next times after the last one, as far apart as the samples are."""
-    clock, ts = table.clock, table.ts
-    if clock is not None and clock.unit not in MONTHS:
-        dates = clock.dates(ts)
-        by_calendar = Clock.from_dates(dates)
-        if by_calendar.unit in MONTHS:  # Monthly samples are continued by the calendar.
-            months = _continue(by_calendar.count(dates), number)
-            return clock.count(by_calendar.dates(months))
+    calendar, ts = table.calendar, table.ts
+    if calendar is not None and calendar.unit not in MONTHS:
+        dates = calendar.dates(ts)
+        regular = Calendar.from_dates(dates)
+        if regular.unit in MONTHS:  # Monthly samples are continued by the calendar.
+            months = _continue(regular.count(dates), number)
+            return calendar.count(regular.dates(months))
     later = _continue(ts, number)
     table.format_times(later[-1:])  # Raises if there are no such dates.
     return later
@@ -166,9 +166,9 @@ def _continue(ts: Float[np.ndarray, " n"], number: int) -> Float[np.ndarray, " n
     return np.round(later, 9 - int(np.floor(np.log10(gap))))  # 15.3, not 15.299999999999999
 
 
-def describe_table(table: Table) -> str:
-    """The roles of the columns and what is missing, in a line."""
-    unit = f", in {table.clock or table.unit}" if table.unit else ""
+def describe_table(table: Measurements) -> str:
+    """The roles of the columns and the missing values, in a line."""
+    unit = f", in {table.calendar or table.unit}" if table.unit else ""
     parts = [f"time {table.time_name}{unit}", f"states {', '.join(table.names)}"]
     parts += [f"inputs {', '.join(table.input_names)}"] if table.input_names else []
     parts += [f"left out (no numbers) {', '.join(table.left_out)}"] if table.left_out else []
@@ -198,7 +198,7 @@ def _frame(names: Sequence[str], values: np.ndarray) -> Any:
     return load("polars").DataFrame(values, schema=list(names)) if names else None
 
 
-def _select(options: FitOptions, lookback: Lookback, table: Table) -> Selection:
+def _select(options: FitOptions, lookback: Lookback, table: Measurements) -> Selection:
     candidates = make_candidates(lookback, table)
     _say(f"Comparing {len(candidates)} candidates for the delays")
     states, inputs = _frame(table.names, table.ys), _frame(table.input_names, table.inputs)
@@ -206,11 +206,11 @@ def _select(options: FitOptions, lookback: Lookback, table: Table) -> Selection:
         return select_delays(table.ts, states, candidates, inputs, degree=options.degree)
 
 
-def _inputs(table: Table) -> np.ndarray | None:
+def _inputs(table: Measurements) -> np.ndarray | None:
     return table.inputs if table.input_names else None
 
 
-def _advise(table: Table) -> None:
+def _advise(table: Measurements) -> None:
     """Powers of numbers that vary by little are nearly proportional, and cannot be told apart."""
     for name, y in zip(table.names, table.ys.T, strict=True):
         if np.nanmax(np.abs(y)) > 1000 * np.nanmax(np.abs(y - np.nanmean(y))):
@@ -220,7 +220,7 @@ def _advise(table: Table) -> None:
             )
 
 
-def _train(options: FitOptions, table: Table, delays: Sequence[Delay]) -> Identifier:
+def _train(options: FitOptions, table: Measurements, delays: Sequence[Delay]) -> Identifier:
     model = Identifier(delays, **options.identifier_arguments())
     if options.learn_tau and any(isinstance(d.tau, Learn) for d in delays):
         _say("Looking for the period, then fitting the equation")
@@ -233,7 +233,7 @@ def _train(options: FitOptions, table: Table, delays: Sequence[Delay]) -> Identi
         return model.fit(table.ts, states, inputs)
 
 
-def _predict(table: Table, model: Identifier) -> tuple[States, int]:
+def _predict(table: Measurements, model: Identifier) -> tuple[States, int]:
     """The predictions, and the sample at which they start. Up to it they are NaN."""
     predicted = np.array(model.predict(table.ts, table.ys, _inputs(table)))
     starts = model.predicted_from_[-1] - 1
@@ -241,7 +241,7 @@ def _predict(table: Table, model: Identifier) -> tuple[States, int]:
     return predicted, starts
 
 
-def _forecast(table: Table, model: Identifier, later: np.ndarray) -> Forecast:
+def _forecast(table: Measurements, model: Identifier, later: np.ndarray) -> Forecast:
     """Continues the series. Inputs stay at their last value."""
     rows = (len(later) + 1, 1)
     return model.forecast(later, np.tile(table.inputs[-1], rows) if table.input_names else None)

@@ -1,4 +1,4 @@
-"""The options of `lagrax fit`, declared once: for the command line and for the fit."""
+"""The options of `lagrax fit`, for the command line and for the fit."""
 
 import dataclasses
 from collections.abc import Callable
@@ -27,7 +27,7 @@ def _as_option(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     return parse_option
 
 
-def _parsed(parse: Callable[[str], Any], metavar: str, help: str) -> Any:
+def _declare_option(parse: Callable[[str], Any], metavar: str, help: str) -> Any:
     return typer.Option(parser=_as_option(parse), metavar=metavar, help=help)
 
 
@@ -52,7 +52,7 @@ class FitOptions:
     ] = None
     unit: Annotated[
         str | None,
-        _parsed(
+        _declare_option(
             parse_unit,
             "UNIT",
             f"Unit of the times: {', '.join(SHORT.values())}. Dates have one by default.",
@@ -60,7 +60,7 @@ class FitOptions:
     ] = None
     hold: Annotated[
         Duration | None,
-        _parsed(
+        _declare_option(
             parse_period,
             "DURATION",
             "Period of a held state, such as 60s, or a number in the unit of the times.",
@@ -71,7 +71,7 @@ class FitOptions:
     ] = None
     lag: Annotated[
         Duration | None,
-        _parsed(parse_period, "DURATION", "Look back at the state this long ago."),
+        _declare_option(parse_period, "DURATION", "Look back at the state this long ago."),
     ] = None
     learn_tau: Annotated[
         bool,
@@ -89,7 +89,7 @@ class FitOptions:
     ] = Options.degree
     forecast: Annotated[
         Duration,
-        _parsed(
+        _declare_option(
             parse_duration,
             "DURATION",
             "Length of the forecast, such as 2h, or a number of samples.",
@@ -115,6 +115,6 @@ class FitOptions:
         return {name: own[name] for name in DEFAULTS if name in own}
 
     def to_json(self) -> dict[str, Any]:
-        """The options as JSON has them: durations as typed, or as numbers if they have no unit."""
+        """The options for JSON. A duration is a text, or a number if it has no unit."""
         plain = lambda x: (str(x) if x.unit else x.value) if isinstance(x, Duration) else x
         return {field.name: plain(getattr(self, field.name)) for field in dataclasses.fields(self)}

@@ -13,7 +13,7 @@ from ..plotting._page import day, render_page
 from ..training._machine import describe as describe_machine
 from .fit_model import Fit
 from .long_run import LongRun
-from .table import Table
+from .table import Measurements
 
 TEMPLATE = Path(__file__).with_name("templates") / "fit.html"
 
@@ -46,8 +46,8 @@ def render_fit(found: Fit, figures: dict[str, Figure]) -> str:
     )
 
 
-def _list_columns(table: Table) -> list[list[Any]]:
-    """What was measured: a row for each column."""
+def _list_columns(table: Measurements) -> list[list[Any]]:
+    """A row about the values of each column."""
     rows = []
     for name, values in zip(table.names, table.ys.T, strict=True):
         known = values[np.isfinite(values)]
@@ -60,7 +60,7 @@ def _format_score(score: Any) -> list[str]:
     return [score.name, *(f"{x:.4f}" for x in (score.r2, score.nrmse, score.standing_still))]
 
 
-def _describe_delays(delays: Sequence[Delay], table: Table) -> str:
+def _describe_delays(delays: Sequence[Delay], table: Measurements) -> str:
     """The delays in words."""
     words = []
     for delay in delays:

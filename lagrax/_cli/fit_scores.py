@@ -34,7 +34,7 @@ class Score(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """What the numbers mean, in words."""
+        """The numbers in words."""
         if not np.isfinite(self.nrmse):
             return f"{self.name} does not vary over the held-out end, so it has no score."
         share = f"{100 * self.r2:.0f} %" if self.r2 < 0.99 else "more than 99 %"

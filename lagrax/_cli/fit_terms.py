@@ -1,4 +1,4 @@
-"""A fitted equation as people read it: short symbols, and how well its terms are supported."""
+"""The symbols of a fitted equation, and the support of its terms."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -73,7 +73,7 @@ def list_terms(model: Identifier, symbols: Symbols) -> list[Term]:
 
 
 def warn_of_weak_terms(terms: Sequence[Term]) -> str | None:
-    """Names the terms whose coefficients differ between the models by as much as their size."""
+    """Names the terms with an uncertain coefficient."""
     weak = [f"{term} in {term.state}′ (± {term.spread:.2g})" for term in terms if term.is_weak]
     if not weak:
         return None

@@ -25,16 +25,16 @@ from .table_cells import (
     parse_date,
 )
 from .table_file import read_rows
-from .units import Clock, find_unit, format_dates
+from .units import Calendar, find_unit, format_dates
 
 _USE_POINTS = "write decimals with a point, and nothing between thousands"
 
 
 @dataclasses.dataclass(frozen=True)
-class Table:
+class Measurements:
     """Measured values over time; NaN if one is missing.
 
-    - `ts`: the times as numbers. Dates are counted in `unit` from the first of them by `clock`.
+    - `ts`: the times as numbers. Dates are counted in `unit` from the first of them by `calendar`.
     - `unit`: None for times that are numbers without a unit.
     - `left_out`: the columns that were not asked for and hold no numbers.
     """
@@ -46,7 +46,7 @@ class Table:
     input_names: tuple[str, ...]
     inputs: Float64[np.ndarray, "n k"]
     unit: str | None = None
-    clock: Clock | None = None
+    calendar: Calendar | None = None
     left_out: tuple[str, ...] = ()
 
     @property
@@ -61,8 +61,8 @@ class Table:
     @property
     def time_label(self) -> str:
         """The title of a time axis, with the unit and the start."""
-        if self.clock is not None:
-            return str(self.clock)
+        if self.calendar is not None:
+            return str(self.calendar)
         named = self.unit is None or _bracketed_unit(self.time_name) is not None
         return self.time_name if named else f"{self.time_name} [{self.unit}]"
 
@@ -97,14 +97,14 @@ class Table:
 
     def format_times(self, ts: Float64[np.ndarray, " m"]) -> np.ndarray:
         """Times as the file has them: numbers or ISO dates."""
-        return ts if self.clock is None else np.array(format_dates(self.clock.dates(ts)))
+        return ts if self.calendar is None else np.array(format_dates(self.calendar.dates(ts)))
 
     def format_time(self, t: float) -> str:
         """A time in a sentence."""
         return (
             f"{t:.9g}"
-            if self.clock is None
-            else format_dates(self.clock.dates(np.array([t])), sep=" ")[0]
+            if self.calendar is None
+            else format_dates(self.calendar.dates(np.array([t])), sep=" ")[0]
         )
 
     def with_unit(self, time: float) -> str:
@@ -119,7 +119,7 @@ def read_table(
     columns: Sequence[str] | None = None,
     inputs: Sequence[str] = (),
     unit: str | None = None,
-) -> Table:
+) -> Measurements:
     """Reads the measurements in a file and checks them; raises a `TableError` if one is invalid.
 
     - `time`: the column of times, the first one by default: increasing numbers, or dates, ISO's or
@@ -150,8 +150,8 @@ def read_table(
             f"{path} has no column of numbers besides {list_names([time, *inputs])}; expected one "
             f"at least: its columns are {list_names(sheet.names)}."
         )
-    ts, unit, clock = _read_times(sheet, time, unit)
-    return Table(
+    ts, unit, calendar = _read_times(sheet, time, unit)
+    return Measurements(
         time_name=time,
         ts=ts,
         names=tuple(names),
@@ -159,7 +159,7 @@ def read_table(
         input_names=tuple(inputs),
         inputs=np.reshape([_read_input(sheet, n) for n in inputs], (len(inputs), len(ts))).T,
         unit=unit,
-        clock=clock,
+        calendar=calendar,
         left_out=tuple(left_out),
     )
 
@@ -304,23 +304,23 @@ def _read_input(sheet: _Sheet, name: str) -> Float64[np.ndarray, " n"]:
 
 def _read_times(
     sheet: _Sheet, name: str, unit: str | None
-) -> tuple[Float64[np.ndarray, " n"], str | None, Clock | None]:
+) -> tuple[Float64[np.ndarray, " n"], str | None, Calendar | None]:
     """The times as numbers, their unit, and how dates are counted."""
     cells = sheet.column(name)
     dates = parse_compact_dates(cells)
     if dates is None and parse_date(cells[0]) is not None:
         dates = _read_dates(sheet, name, cells)
     if dates is None:
-        clock, ts = None, _read_instants(sheet, name, cells)
+        calendar, ts = None, _read_instants(sheet, name, cells)
         unit = unit or _bracketed_unit(name)
     else:
-        clock = Clock.from_dates(dates, "days")
-        ts = clock.count(dates)
+        calendar = Calendar.from_dates(dates, "days")
+        ts = calendar.count(dates)
     _check_increasing(sheet, name, cells, ts)
     if dates is not None:
-        clock = Clock.from_dates(dates, unit)
-        unit, ts = clock.unit, clock.count(dates)
-    return ts, unit, clock
+        calendar = Calendar.from_dates(dates, unit)
+        unit, ts = calendar.unit, calendar.count(dates)
+    return ts, unit, calendar
 
 
 def _bracketed_unit(name: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Cells of a table: numbers, dates and missing values."""
+"""The cells of a table, which hold numbers, dates or nothing."""
 
 import datetime
 import math
@@ -56,7 +56,7 @@ def parse_date(cell: str) -> datetime.datetime | None:
 
 
 def parse_compact_dates(cells: Sequence[str]) -> list[datetime.datetime] | None:
-    """Dates such as 20240131, or None unless all cells are: as numbers these skip at each month."""
+    """Dates such as 20240131, or None unless all cells are. As numbers these skip at each month."""
     dates = []
     for cell in cells:
         date = _parse_iso(cell) if re.fullmatch(r"(19|20)\d{6}", cell) else None

@@ -1,4 +1,4 @@
-"""Units of time: dates counted in one of them, and durations such as 5min."""
+"""Units of time, for dates and for durations such as 5min."""
 
 import dataclasses
 import datetime
@@ -99,12 +99,11 @@ def parse_period(text: str) -> Duration:
 
 
 @dataclasses.dataclass(frozen=True)
-class Clock:
+class Calendar:
     """Counts dates in `unit` from `start`.
 
-    Months and years differ in length, so these are counted by the calendar: the same day of the
-    next month is one month later. `shift` moves `start` to the first day of a month, which every
-    month has.
+    Months and years differ in length. The same day of the next month is one month later. `shift`
+    moves `start` to the first day of a month, which every month has.
     """
 
     start: datetime.datetime
@@ -112,10 +111,12 @@ class Clock:
     shift: np.timedelta64
 
     @classmethod
-    def from_dates(cls, dates: Sequence[datetime.datetime], unit: str | None = None) -> "Clock":
-        """A clock that starts at the first of `dates`; it chooses the unit if that is None."""
-        clock = cls(dates[0], unit or "months", _shift_to_first(_plain(dates, dates[0].tzinfo)))
-        return clock if unit else dataclasses.replace(clock, unit=_choose_unit(clock, dates))
+    def from_dates(cls, dates: Sequence[datetime.datetime], unit: str | None = None) -> "Calendar":
+        """Starts at the first of `dates`. The default unit suits their span and sampling."""
+        shift = _shift_to_first(_plain(dates, dates[0].tzinfo))
+        if unit is None:
+            unit = _choose_unit(cls(dates[0], "months", shift), dates)
+        return cls(dates[0], unit, shift)
 
     def __str__(self) -> str:
         return f"{self.unit} since {self.start_text}"
@@ -134,7 +135,7 @@ class Clock:
         return (months[1:] - months[0]) / MONTHS[self.unit]
 
     def dates(self, ts: Float64[np.ndarray, " n"]) -> list[datetime.datetime]:
-        """The dates at these times: the inverse of `count`."""
+        """The dates at these times. It is the inverse of `count`."""
         start = _plain([self.start], self.start.tzinfo)[0]
         if self.unit in SECONDS:
             seconds = SECONDS[self.unit] * ts
@@ -169,16 +170,16 @@ def format_dates(dates: Sequence[datetime.datetime], sep: str = "T") -> list[str
     return [d.isoformat(sep) for d in dates]
 
 
-def _choose_unit(clock: Clock, dates: Sequence[datetime.datetime]) -> str:
+def _choose_unit(calendar: Calendar, dates: Sequence[datetime.datetime]) -> str:
     """The unit in which the sampling and the span of `dates` are numbers that people like to read.
 
     Months and years are only for dates that are whole months apart. Otherwise it is the longest
     unit up to days that two samples are at least apart, or a longer one for a long series.
     """
-    months = clock.count(dates)
+    months = calendar.count(dates)
     if np.all(months == np.round(months)):
         return "years" if np.all(months % 12 == 0) else "months"
-    seconds = dataclasses.replace(clock, unit="seconds").count(dates)
+    seconds = dataclasses.replace(calendar, unit="seconds").count(dates)
     gap, span = np.median(np.diff(seconds)), seconds[-1]
     units = ("seconds", "minutes", "hours", "days")
     short = [unit for unit in units if SECONDS[unit] <= gap] or ["seconds"]
@@ -193,7 +194,7 @@ def _plain(dates: Sequence[datetime.datetime], zone: datetime.tzinfo | None) -> 
 
 
 def _shift_to_first(instants: np.ndarray) -> np.timedelta64:
-    """What brings the first date to the start of a month; a day if all are ends of months."""
+    """The way from the first date to the start of a month; a day if all dates end a month."""
     starts = instants.astype("M8[M]").astype("M8[us]")
     since = instants - starts
     ends = (instants + _DAY).astype("M8[M]").astype("M8[us]")

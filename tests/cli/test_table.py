@@ -24,7 +24,7 @@ def lines(header="t,x,y", **changes):
     return rows
 
 
-def written(folder, content, name="data.csv"):
+def write(folder, content, name="data.csv"):
     path = folder / name
     if isinstance(content, list):
         content = "\n".join(content) + "\n"
@@ -40,9 +40,9 @@ def written(folder, content, name="data.csv"):
 @pytest.mark.parametrize("start", ["", "\ufeff", "\n\n"])
 def test_dialects(tmp_path, delimiter, end, start):
     text = start + end.join(line.replace(",", delimiter) for line in lines()) + end
-    table = read_table(written(tmp_path, text))
+    table = read_table(write(tmp_path, text))
     assert (table.time_name, table.names, table.input_names) == ("t", ("x", "y"), ())
-    assert (table.unit, table.clock) == (None, None)
+    assert (table.unit, table.calendar) == (None, None)
     ts = np.array(TS)
     np.testing.assert_array_equal(table.ts, ts)
     np.testing.assert_array_equal(table.ys, np.stack([ts**2 + 1, -ts], axis=1))
@@ -52,99 +52,99 @@ def test_dialects(tmp_path, delimiter, end, start):
 
 @pytest.mark.parametrize("cell", ["", " ", "NA", "n/a", "#N/A", "NaN", "nan", "null", "None"])
 def test_missing_cells_are_nan(tmp_path, cell):
-    table = read_table(written(tmp_path, lines(row5=f"1.25,{cell},2e1")))
+    table = read_table(write(tmp_path, lines(row5=f"1.25,{cell},2e1")))
     assert math.isnan(table.ys[3, 0])
     assert table.ys[3, 1] == 20
     assert np.isnan(table.ys).sum() == 1
 
 
 @pytest.mark.parametrize("first", ["sep=;", '"sep=;"', "sep=;\r"])
-def test_what_spreadsheets_write_in_front(tmp_path, first):
+def test_separator_line_of_spreadsheets(tmp_path, first):
     text = [first, *(line.replace(",", ";") for line in lines())]
-    table = read_table(written(tmp_path, text))
+    table = read_table(write(tmp_path, text))
     assert (table.time_name, table.names) == ("t", ("x", "y"))
 
 
 def test_dates_without_dashes(tmp_path):
     days = [f"202402{day:02d}" for day in range(20, 30)]
     rows = [f"{day},{i * i}" for i, day in enumerate([*days, "20240301"])]
-    table = read_table(written(tmp_path, ["day,x", *rows]))
+    table = read_table(write(tmp_path, ["day,x", *rows]))
     np.testing.assert_array_equal(table.ts, np.arange(11))
-    assert str(table.clock) == "days since 2024-02-20"
+    assert str(table.calendar) == "days since 2024-02-20"
     # Eight digits that are no dates are numbers.
     rows = [f"{20240220 + 3 * i},{i * i}" for i in range(11)]
-    assert read_table(written(tmp_path, ["day,x", *rows])).clock is None
+    assert read_table(write(tmp_path, ["day,x", *rows])).calendar is None
 
 
 @pytest.mark.parametrize("cell", ["1,5E-12", "400.000,00", "1,5", "-1.234.567,8"])
 def test_commas_in_decimals_are_refused_and_not_left_out(tmp_path, cell):
     rows = [f"{t};{cell};{t}" for t in TS]
     with pytest.raises(TableError, match="decimals with a point, and nothing between thousands"):
-        read_table(written(tmp_path, ["t;x;y", *rows]))
+        read_table(write(tmp_path, ["t;x;y", *rows]))
 
 
 @pytest.mark.parametrize("delimiter", [";", "\t"])
 def test_decimal_commas_are_read_where_cells_have_none_between(tmp_path, delimiter):
     cells = [[str(t).replace(".", ","), f"{t * t - 2}".replace(".", ",")] for t in TS]
     cells = [["t", "x", "y"], *([*two, f"1.234,5E{i}"] for i, two in enumerate(cells))]
-    table = read_table(written(tmp_path, [delimiter.join(row) for row in cells]))
+    table = read_table(write(tmp_path, [delimiter.join(row) for row in cells]))
     np.testing.assert_array_equal(table.ts, TS)
     np.testing.assert_array_equal(table.ys[:, 0], np.array(TS) ** 2 - 2)
     assert table.ys[:2, 1].tolist() == [1234.5, 12345.0]
 
 
 @pytest.mark.parametrize("cell", ["1,234.5", "1,234,567", "1.234.567", "1 234", "1'234.5"])
-def test_something_between_thousands_gets_a_hint(tmp_path, cell):
+def test_separators_of_thousands_get_a_hint(tmp_path, cell):
     rows = [f'{t},"{cell}"' for t in TS]
     with pytest.raises(TableError, match="decimals with a point, and nothing between thousands"):
-        read_table(written(tmp_path, ["t,x", *rows]))
+        read_table(write(tmp_path, ["t,x", *rows]))
 
 
 def test_dates_with_points_have_the_day_first(tmp_path):
     rows = [f"{day}.02.2024;{day}" for day in range(1, 13)]
     rows[1] = "2.2.2024 12:00;2"
-    table = read_table(written(tmp_path, ["day;x", *rows]))
-    assert (table.clock.start, table.ts[:3].tolist()) == (
+    table = read_table(write(tmp_path, ["day;x", *rows]))
+    assert (table.calendar.start, table.ts[:3].tolist()) == (
         datetime.datetime(2024, 2, 1),
         [0.0, 1.5, 2.0],
     )
     rows = [f"02/{day:02}/2024;{day}" for day in range(1, 13)]
     with pytest.raises(TableError, match=r"'02/01/2024' is no time; .*ISO date \(2024-01-31\)"):
-        read_table(written(tmp_path, ["day;x", *rows]))
+        read_table(write(tmp_path, ["day;x", *rows]))
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_comments_before_the_header(tmp_path, end):
     rows = ["# made by hand, on a Monday", "", "#", *lines(row4="1.0,wrong,3")]
     with pytest.raises(TableError, match="row 7, column 'x'"):
-        read_table(written(tmp_path, end.join(rows)))
+        read_table(write(tmp_path, end.join(rows)))
     # As numpy.savetxt writes it.
-    table = read_table(written(tmp_path, end.join(["# by hand", "# t,x,y", *lines()[1:]])))
+    table = read_table(write(tmp_path, end.join(["# by hand", "# t,x,y", *lines()[1:]])))
     assert (table.time_name, table.names, table.ts.tolist()) == ("t", ("x", "y"), TS)
 
 
 def test_names_of_several_lines_become_one(tmp_path):
     header = '"t\r\nin s","x\n\tin kg","y in\u00a0m"'
-    table = read_table(written(tmp_path, lines(header)))
+    table = read_table(write(tmp_path, lines(header)))
     assert (table.time_name, table.names) == ("t in s", ("x in kg", "y in\u00a0m"))
 
 
 def test_blanks_around_quotation_marks(tmp_path):
     rows = [' "t" , "x, in kg" , y ', *[f' {t} , "{t * t}" , {t} ' for t in TS]]
-    table = read_table(written(tmp_path, rows))
+    table = read_table(write(tmp_path, rows))
     assert (table.time_name, table.names) == ("t", ("x, in kg", "y"))
 
 
-def test_what_is_left_out_is_said(tmp_path):
+def test_text_columns_are_left_out(tmp_path):
     rows = [f"{t},{t * t},{t}%,a" for t in TS]
-    table = read_table(written(tmp_path, ["t,x,share,note", *rows]))
+    table = read_table(write(tmp_path, ["t,x,share,note", *rows]))
     assert (table.names, table.left_out) == (("x",), ("share", "note"))
 
 
 def test_columns_and_inputs_are_chosen(tmp_path):
     header = "site,x,dose,t,note,when"
     rows = [f'a,{t * t},"{-t}",{t},"a ""word"", or two",2024-01-01' for t in TS]
-    path = written(tmp_path, [header, *rows])
+    path = write(tmp_path, [header, *rows])
     table = read_table(path, time="t", inputs=["dose"])
     assert (table.time_name, table.names, table.input_names) == ("t", ("x",), ("dose",))
     np.testing.assert_array_equal(table.inputs[:, 0], -np.array(TS))
@@ -155,22 +155,22 @@ def test_columns_and_inputs_are_chosen(tmp_path):
 
 def test_columns_without_a_name_are_left_aside(tmp_path):
     rows = [f"{number},{t},{t * t}," for number, t in enumerate(TS)]
-    assert read_table(written(tmp_path, [",t,x,", *rows]), time="t").names == ("x",)
+    assert read_table(write(tmp_path, [",t,x,", *rows]), time="t").names == ("x",)
 
 
 def test_the_delimiter_splits_the_rows_equally(tmp_path):
     rows = ['t;"a, b, c";x'] + [f"{t};{t + 1};{t + 2}" for t in TS]
-    assert read_table(written(tmp_path, rows)).names == ("a, b, c", "x")
+    assert read_table(write(tmp_path, rows)).names == ("a, b, c", "x")
     rows[0] = "t;a, b, c;x"
-    assert read_table(written(tmp_path, rows)).names == ("a, b, c", "x")
+    assert read_table(write(tmp_path, rows)).names == ("a, b, c", "x")
 
 
 def test_empty_rows_are_skipped_but_counted(tmp_path):
     rows = [*lines()[:4], "", ",,", *lines()[4:], "", ",,"]
-    assert read_table(written(tmp_path, rows)).ts.tolist() == TS
+    assert read_table(write(tmp_path, rows)).ts.tolist() == TS
     rows[7] = "2.0,wrong,3"
     with pytest.raises(TableError, match="row 8, column 'x'"):
-        read_table(written(tmp_path, rows))
+        read_table(write(tmp_path, rows))
 
 
 @pytest.mark.parametrize(
@@ -181,29 +181,29 @@ def test_empty_rows_are_skipped_but_counted(tmp_path):
         ("{}-{:02}-01 06:00:00", 0.25),
     ],
 )
-def test_dates_become_days(tmp_path, second, days):
+def test_daily_dates_are_counted_in_days(tmp_path, second, days):
     rows = [f"{2020 + n}-02-01,{n}" for n in range(12)]
     rows.insert(1, f"{second.format(2020, 2)},100")
-    table = read_table(written(tmp_path, ["date,x", *rows]))
-    assert str(table.clock) == "days since 2020-02-01"
+    table = read_table(write(tmp_path, ["date,x", *rows]))
+    assert str(table.calendar) == "days since 2020-02-01"
     assert table.ts[:3].tolist() == [0.0, days, 366.0]
 
 
 def test_months(tmp_path):
     rows = [f"1749-{month:02},{month}" for month in range(1, 13)]
-    assert read_table(written(tmp_path, ["month,x", *rows])).ts[1:3].tolist() == [1.0, 2.0]
+    assert read_table(write(tmp_path, ["month,x", *rows])).ts[1:3].tolist() == [1.0, 2.0]
 
 
 def test_time_zones(tmp_path):
     rows = [f"2024-03-{day:02}T12:00Z,{day}" for day in range(1, 13)]
     rows[1] = "2024-03-02T12:00+06:00,2"
-    table = read_table(written(tmp_path, ["when,x", *rows]))
+    table = read_table(write(tmp_path, ["when,x", *rows]))
     assert table.ts[:4].tolist() == [0.0, 0.75, 2.0, 3.0]
 
 
 def test_years_are_numbers(tmp_path):
     rows = [f"{1821 + n},{n % 5}" for n in range(20)]
-    table = read_table(written(tmp_path, ["year,lynx", *rows]))
+    table = read_table(write(tmp_path, ["year,lynx", *rows]))
     assert (table.unit, table.ts[0]) == (None, 1821.0)
 
 
@@ -218,14 +218,14 @@ def test_years_are_numbers(tmp_path):
     ],
 )
 def test_numbers_have_the_unit_that_is_named(tmp_path, name, given, unit, label):
-    table = read_table(written(tmp_path, lines(f"{name},x,y")), unit=given)
+    table = read_table(write(tmp_path, lines(f"{name},x,y")), unit=given)
     assert (table.unit, table.time_label) == (unit, label)
     np.testing.assert_array_equal(table.ts, TS)
 
 
 def test_dates_are_counted_in_the_unit_asked_for(tmp_path):
     rows = [f"2025-03-03T08:{minute:02},{minute}" for minute in range(12)]
-    path = written(tmp_path, ["when,x", *rows])
+    path = write(tmp_path, ["when,x", *rows])
     assert read_table(path).ts[-1] == 11
     table = read_table(path, unit="hours")
     assert (table.unit, table.time_label) == ("hours", "hours since 2025-03-03 08:00")
@@ -289,7 +289,7 @@ def archive(sheet):
 
 def test_excel(tmp_path):
     numbers = [[t, 0.1 + 1e-17 + t / 3, "NA" if t == 2.0 else -1e-300 * t, "a"] for t in TS]
-    path = written(tmp_path, workbook([[], ["t", "x", "y", "note"], *numbers]), "data.xlsx")
+    path = write(tmp_path, workbook([[], ["t", "x", "y", "note"], *numbers]), "data.xlsx")
     table = read_table(path)
     assert (table.time_name, table.names, table.left_out) == ("t", ("x", "y"), ("note",))
     np.testing.assert_array_equal(table.ts, TS)
@@ -297,14 +297,14 @@ def test_excel(tmp_path):
     assert np.flatnonzero(np.isnan(table.ys[:, 1])).tolist() == [4]
     assert table.ys[5, 1] == -3e-300
     numbers[3][1] = "many"
-    path = written(tmp_path, workbook([[], ["t", "x", "y", "note"], *numbers]), "data.xlsx")
+    path = write(tmp_path, workbook([[], ["t", "x", "y", "note"], *numbers]), "data.xlsx")
     with pytest.raises(TableError, match="row 6, column 'x': 'many' is no number"):
         read_table(path)
 
 
 def test_dates_in_excel(tmp_path):
     rows = [[(45_719 + (480 + minute) / 1440,), minute**2] for minute in range(12)]
-    table = read_table(written(tmp_path, workbook([["when", "x"], *rows]), "data.xlsx"))
+    table = read_table(write(tmp_path, workbook([["when", "x"], *rows]), "data.xlsx"))
     assert table.time_label == "minutes since 2025-03-03 08:00"
     np.testing.assert_array_equal(table.ts, range(12))
 
@@ -347,7 +347,7 @@ def test_dates_in_parquet(tmp_path, zone):
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"PAR1" * 9, b"t,x\n0,1\n"])
 def test_damaged_binary_tables(tmp_path, name, content):
     with pytest.raises(TableError, match=rf"{name} cannot be read as \w+ \("):
-        read_table(written(tmp_path, content, name))
+        read_table(write(tmp_path, content, name))
 
 
 @pytest.mark.parametrize(
@@ -360,7 +360,7 @@ def test_damaged_binary_tables(tmp_path, name, content):
 def test_workbooks_that_would_fill_the_memory(tmp_path, monkeypatch, sheet, message):
     monkeypatch.setattr(table_file, "LONGEST", 10**6)
     with pytest.raises(TableError, match=message):
-        read_table(written(tmp_path, archive(sheet), "data.xlsx"))
+        read_table(write(tmp_path, archive(sheet), "data.xlsx"))
 
 
 # --- what is refused ------------------------------------------------------------------------------
@@ -482,10 +482,10 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused(tmp_path, case):
+def test_invalid_tables(tmp_path, case):
     content, options, message = REFUSED[case]
     with pytest.raises(TableError, match=message) as caught:
-        read_table(written(tmp_path, content), **options)
+        read_table(write(tmp_path, content), **options)
     assert str(tmp_path / "data.csv") in str(caught.value)
     assert str(caught.value).endswith(".")
 
@@ -505,17 +505,17 @@ def test_refused_dates(tmp_path, cell, message):
     rows = ["date,x", *[f"2024-01-{n:02},{n}" for n in range(1, 13)]]
     rows[4] = f"{cell},4"
     with pytest.raises(TableError, match=f"row 5, column 'date': .*{message}"):
-        read_table(written(tmp_path, rows))
+        read_table(write(tmp_path, rows))
 
 
 def test_zones_in_some_rows_only(tmp_path):
     rows = ["date,x", *[f"2024-01-{n:02}T00:00Z,{n}" for n in range(1, 13)]]
     rows[4] = "2024-01-04T00:00,4"
     with pytest.raises(TableError, match=r"row 5.* has no time zone; expected one"):
-        read_table(written(tmp_path, rows))
+        read_table(write(tmp_path, rows))
 
 
-def test_no_file_and_a_folder(tmp_path):
+def test_absent_file_and_folder(tmp_path):
     with pytest.raises(TableError, match=r"absent\.csv does not exist; .*check its name"):
         read_table(tmp_path / "absent.csv")
     with pytest.raises(TableError, match=f"{tmp_path} is a folder; .*name the file inside"):

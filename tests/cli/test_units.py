@@ -5,7 +5,14 @@ import datetime
 import numpy as np
 import pytest
 
-from lagrax._cli.units import Clock, Duration, UnitError, parse_duration, parse_period, parse_unit
+from lagrax._cli.units import (
+    Calendar,
+    Duration,
+    UnitError,
+    parse_duration,
+    parse_period,
+    parse_unit,
+)
 
 START = datetime.datetime(2025, 3, 3, 8)
 
@@ -46,45 +53,45 @@ def month_ends(count):
     ],
 )
 def test_unit_follows_span_and_sampling(dates, label, second):
-    clock = Clock.from_dates(dates)
-    ts = clock.count(dates)
-    assert str(clock) == label
+    calendar = Calendar.from_dates(dates)
+    ts = calendar.count(dates)
+    assert str(calendar) == label
     assert (ts[0], ts[1]) == (0.0, second)
-    assert clock.dates(ts) == dates
+    assert calendar.dates(ts) == dates
 
 
 @pytest.mark.parametrize("unit", ["seconds", "hours", "weeks", "months", "years"])
 def test_dates_come_back_in_any_unit(unit):
     zone = datetime.timezone(datetime.timedelta(hours=6))
     dates = regular(150, START.replace(tzinfo=zone), days=7, hours=5, minutes=1)
-    clock = Clock.from_dates(dates, unit)
-    ts = clock.count(dates)
+    calendar = Calendar.from_dates(dates, unit)
+    ts = calendar.count(dates)
     assert np.all(np.diff(ts) > 0)
-    assert clock.dates(ts) == dates
+    assert calendar.dates(ts) == dates
 
 
 def test_units_have_their_lengths():
     dates = [START, START + datetime.timedelta(days=7)]
     lengths = {"seconds": 604_800, "minutes": 10_080, "hours": 168, "days": 7, "weeks": 1}
     for unit, length in lengths.items():
-        assert Clock.from_dates(dates, unit).count(dates)[1] == length
+        assert Calendar.from_dates(dates, unit).count(dates)[1] == length
     # Eight of the 30 days of June.
     dates = [datetime.datetime(2025, 6, 1), datetime.datetime(2025, 6, 9)]
-    assert Clock.from_dates(dates, "months").count(dates)[1] == pytest.approx(8 / 30)
-    assert Clock.from_dates(dates, "years").count(dates)[1] == pytest.approx(8 / 360)
+    assert Calendar.from_dates(dates, "months").count(dates)[1] == pytest.approx(8 / 30)
+    assert Calendar.from_dates(dates, "years").count(dates)[1] == pytest.approx(8 / 360)
 
 
 def test_months_go_on_by_the_calendar():
-    clock = Clock.from_dates(month_ends(4))
-    later = [str(date.date()) for date in clock.dates(np.array([1.0, 2.0, 3.0, 13.0, 14.0]))]
+    calendar = Calendar.from_dates(month_ends(4))
+    later = [str(date.date()) for date in calendar.dates(np.array([1.0, 2.0, 3.0, 13.0, 14.0]))]
     assert later == ["2024-01-31", "2024-02-29", "2024-03-31", "2025-01-31", "2025-02-28"]
 
 
 @pytest.mark.parametrize("unit", ["days", "months"])
 def test_dates_end(unit):
-    clock = Clock.from_dates([START], unit)
+    calendar = Calendar.from_dates([START], unit)
     with pytest.raises(UnitError, match=f"{unit} after 2025-03-03 08:00 there is no date"):
-        clock.dates(np.array([1e7]))
+        calendar.dates(np.array([1e7]))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import jax
 import typer
 
-from lagrax.__main__ import exit_at_once_if_stopped
+from lagrax.__main__ import exit_if_interrupted
 from lagrax._cli.command import Json, bad, check_launcher, in_order, print_json, run_app
 from lagrax.training import RunError, TrainingError, _machine
 from lagrax.training._launchers import WorkerDied
@@ -262,4 +262,4 @@ def _target(claim: Claim) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_at_once_if_stopped(run(sys.argv[1:])))
+    sys.exit(exit_if_interrupted(run(sys.argv[1:])))

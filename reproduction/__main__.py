@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import jax
 import typer
 
-from lagrax.__main__ import exit_at_once_if_stopped
+from lagrax.__main__ import exit_if_interrupted
 from lagrax._cli.command import Json, bad, check_launcher, in_order, print_json, run_app
 from lagrax.training import RunError, TrainingError, _machine
 from lagrax.training._launchers import WorkerDied
@@ -35,7 +35,16 @@ app = typer.Typer(
 REFUSED = (DataError, _machine.MissingExtra, ResultError, RunError)
 FAILED = (TrainingError, WorkerDied, OSError)
 
-Out = Annotated[Path, typer.Option(help="Folder for the results.")]
+
+def _check_out(out: Path) -> Path:
+    """Refuses a folder below a file before hours of training."""
+    existing = next((path for path in (out, *out.parents) if path.exists()), out)
+    if existing.exists() and not existing.is_dir():
+        raise bad(f"--out {out}: {existing} is a file; expected a folder: name another one.")
+    return out
+
+
+Out = Annotated[Path, typer.Option(help="Folder for the results.", callback=_check_out)]
 Seeds = Annotated[int | None, typer.Option(help="Number of seeds.", min=1)]
 Quick = Annotated[bool, typer.Option("--quick", help="Make a short run, which judges no claims.")]
 Resume = Annotated[bool, typer.Option(help="Resume an earlier run, or start anew.")]
@@ -146,7 +155,10 @@ def images(
     _check_plotting()
     check_launcher(launcher)
     if (devices or 1) > jax.device_count():
-        raise bad(f"--devices {devices}: JAX sees {jax.device_count()} here.")
+        raise bad(
+            f"--devices {devices}: JAX sees {jax.device_count()} here; expected at most that many. "
+            "Leave --devices out, or run on a machine with more."
+        )
     protocol = {"solver": solver, "steps": steps, "rtol": rtol}
     protocol |= {"precision": precision, "epochs": epochs}
     given = {name: value for name, value in protocol.items() if value is not None}
@@ -250,4 +262,4 @@ def _target(claim: Claim) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_at_once_if_stopped(run(sys.argv[1:])))
+    sys.exit(exit_if_interrupted(run(sys.argv[1:])))

@@ -16,8 +16,24 @@ from ..identify._selection import Selection
 from ..training._files import write_atomically
 from ..training._launchers import launch
 from ..training._machine import describe as machine, load
-from .answers import PAGE, FolderError, answering, check_folder, write_figures, write_summary
-from .command import Json, check_launcher, leaving_as_it_was, print_json, takes
+from .answers import (
+    PAGE,
+    FolderError,
+    answering,
+    check_folder,
+    note_new_folder,
+    write_figures,
+    write_summary,
+)
+from .command import (
+    Json,
+    Verbose,
+    check_launcher,
+    leaving_as_it_was,
+    print_answer,
+    print_json,
+    takes,
+)
 from .fit_figures import draw_figures
 from .fit_model import Fit, find
 from .fit_options import FitError as FitError, FitOptions
@@ -44,9 +60,7 @@ def fit(
         str,
         typer.Option(help="Fit several tables here, or with ray on the workers of a cluster."),
     ] = "here",
-    verbose: Annotated[
-        bool, typer.Option("--verbose", help="List all files that were written.")
-    ] = False,
+    verbose: Verbose = False,
     as_json: Json = False,
 ) -> None:
     """Learn an equation from measurements, forecast, and report.
@@ -63,11 +77,7 @@ def fit(
         return
     with leaving_as_it_was():
         summary, lines = fit_table(data[0], out or Path(f"fit-{data[0].stem}"), options)
-    if as_json:
-        print_json(summary)
-        return
-    names = summary["files"] if verbose else [PAGE]
-    print(*lines, *(f"Wrote {Path(summary['folder']) / name}" for name in names), sep="\n")
+    print_answer(summary, lines, as_json, verbose)
 
 
 # --- one table and several ------------------------------------------------------------------------
@@ -86,8 +96,9 @@ def fit_table(data: Path, out: Path, options: FitOptions) -> tuple[dict[str, Any
         data, options.time, options.column or None, options.inputs or (), options.unit
     )
     found = find(data, options, table)
+    lines = [*format_lines(found), *note_new_folder(out)]
     summary = write_answer(found, out)
-    return summary | {"folder": str(out.resolve())}, format_lines(found)
+    return summary | {"folder": str(out.resolve())}, lines
 
 
 def list_tasks(tables: Sequence[Path], out: Path, options: FitOptions) -> list[Task]:

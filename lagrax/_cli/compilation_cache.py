@@ -3,6 +3,7 @@
 import os
 import platform
 from pathlib import Path
+from typing import Any
 
 import jax
 import platformdirs
@@ -22,7 +23,8 @@ def enable_compilation_cache() -> None:
     cache that JAX itself is configured with stays as it is.
     """
     place = os.environ.get(VARIABLE, "")
-    if place.lower() in _OFF or jax.config.jax_compilation_cache_dir is not None:
+    configured: Any = jax.config  # its options are added at run time
+    if place.lower() in _OFF or configured.jax_compilation_cache_dir is not None:
         return
     folder = Path(place) if place else _default_folder()
     try:

@@ -71,11 +71,13 @@ class Fit:
         chosen = self.selection.best if self.selection else None
         if chosen is not None and chosen.kept and len(chosen.scans) == 1:
             tau = float(np.asarray(chosen.kept[0].tau))
-            return _compare_periods([tau], chosen.scans)
-        return _compare_periods(self.model.periods_, self.model.scans_)
+            return _compare_periods([tau], chosen.scans, self.table)
+        return _compare_periods(self.model.periods_, self.model.scans_, self.table)
 
 
-def _compare_periods(periods: Sequence[float], scans: Sequence[Scan]) -> list[str]:
+def _compare_periods(
+    periods: Sequence[float], scans: Sequence[Scan], table: Measurements
+) -> list[str]:
     sentences = []
     # A model that was loaded has periods, and no scans.
     for period, scan in zip(periods, scans, strict=False):
@@ -87,8 +89,8 @@ def _compare_periods(periods: Sequence[float], scans: Sequence[Scan]) -> list[st
         if len(ranges) > MOST_RANGES:
             others = f"many from {good.min():.3g} to {good.max():.3g}"
         sentences.append(
-            f"The period {period:.4g} is not sure: of those that were tried, {others} explain the "
-            "series about as well."
+            f"The period {table.with_unit(float(f'{period:.4g}'))} is not sure: of those that were "
+            f"tried, {others} explain the series about as well."
         )
     return sentences
 

@@ -78,7 +78,12 @@ def _list_terms(found: Fit) -> list[list[str]]:
     prime = "" if len(found.scores) == 1 else "{}′: "
     support = lambda term: "weak" if term.is_weak else "good"
     return [
-        [prime.format(t.state) + t.text, f"{t.coefficient:.4g}", f"{t.spread:.2g}", support(t)]
+        [
+            prime.format(t.state) + t.text,
+            f"{t.coefficient:.4g}".replace("-", "−"),
+            f"{t.spread:.2g}",
+            support(t),
+        ]
         for t in found.terms
         if np.isfinite(t.spread)
     ]

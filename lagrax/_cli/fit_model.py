@@ -95,7 +95,7 @@ def _compare_periods(
     return sentences
 
 
-def find(data: Path, options: FitOptions, table: Measurements) -> Fit:
+def fit_equation(data: Path, options: FitOptions, table: Measurements) -> Fit:
     """Fits the table as the options ask, with progress on stderr."""
     stamps = [time.monotonic()]
     lookback = read_lookback(options, table)
@@ -115,7 +115,7 @@ def find(data: Path, options: FitOptions, table: Measurements) -> Fit:
     scores = score_predictions(
         table.names, table.ys, filled, predicted, held_out, starts, model.window_
     )
-    found = Fit(
+    result = Fit(
         data,
         options,
         table,
@@ -133,7 +133,7 @@ def find(data: Path, options: FitOptions, table: Measurements) -> Fit:
     seconds = dict(zip(names, np.diff(stamps).round(2).tolist(), strict=True))
     if selection is None:
         del seconds["choosing the delays"]
-    return dataclasses.replace(found, seconds=seconds)
+    return dataclasses.replace(result, seconds=seconds)
 
 
 def _choose_forecast_times(length: Duration, table: Measurements) -> Float[np.ndarray, " samples"]:

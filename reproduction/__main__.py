@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import jax
 import typer
 
-from lagrax.__main__ import exit_at_once_if_stopped
+from lagrax.__main__ import exit_if_interrupted
 from lagrax._cli.command import Json, bad, check_launcher, in_order, print_json, run_app
 from lagrax.training import RunError, TrainingError, _machine
 from lagrax.training._launchers import WorkerDied
@@ -21,11 +21,11 @@ from .experiment import Experiment, conduct
 from .images import PRECISIONS, SOLVERS, STUDIES, list_record_files, plan, sweep
 from .models import DATASETS, paper_models, paper_size
 from .report import read_experiment, write_report
-from .result import Result, ResultError
+from .result import Claim, Entry, Result, ResultError
 
 app = typer.Typer(
     cls=in_order(*EXPERIMENTS, "all", "images", "models", "report"),
-    help="The paper's experiments: run them, check their claims, report.",
+    help="Run the paper's experiments, check its claims, and report.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -35,10 +35,19 @@ app = typer.Typer(
 REFUSED = (DataError, _machine.MissingExtra, ResultError, RunError)
 FAILED = (TrainingError, WorkerDied, OSError)
 
-Out = Annotated[Path, typer.Option(help="Folder for the results.")]
+
+def _check_out(out: Path) -> Path:
+    """Refuses a folder below a file before hours of training."""
+    existing = next((path for path in (out, *out.parents) if path.exists()), out)
+    if existing.exists() and not existing.is_dir():
+        raise bad(f"--out {out}: {existing} is a file; expected a folder: name another one.")
+    return out
+
+
+Out = Annotated[Path, typer.Option(help="Folder for the results.", callback=_check_out)]
 Seeds = Annotated[int | None, typer.Option(help="Number of seeds.", min=1)]
-Quick = Annotated[bool, typer.Option("--quick", help="Make a short run with the same figures.")]
-Resume = Annotated[bool, typer.Option(help="Continue an earlier run, or start anew.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Make a short run, which judges no claims.")]
+Resume = Annotated[bool, typer.Option(help="Resume an earlier run, or start anew.")]
 Tensorboard = Annotated[bool, typer.Option("--tensorboard", help="Also write event files.")]
 
 
@@ -63,41 +72,41 @@ def _experiments_command(names: list[str], about: str) -> Callable[..., None]:
     ) -> None:
         _check_plotting()
         options = {"resume": resume, "tensorboard": tensorboard, "progress": True}
-        with _explaining_how_to_continue(resume):
-            folders = [
+        with _explain_how_to_resume(resume):
+            entries = dict(
                 conduct(EXPERIMENTS[n], out, quick=quick, seeds=seeds, **options) for n in names
-            ]
-            report = _report_on(out, folders)
-        _print_results(folders, report, as_json)
+            )
+            report = _report_on(out, entries)
+        _print_results(entries, report, as_json)
 
     command.__doc__ = about
     return command
 
 
 def _about(experiment: Experiment) -> str:
-    return f"{experiment.title}.\n\n{experiment.about} Run again after a stop, it continues."
+    return (
+        f"{experiment.title}.\n\n{experiment.about} A stopped run is resumed by the same command."
+    )
 
 
 for _name, _experiment in EXPERIMENTS.items():
     app.command(_name)(_experiments_command([_name], _about(_experiment)))
-app.command("all")(
-    _experiments_command(list(EXPERIMENTS), f"Run {', '.join(EXPERIMENTS)}, and report.")
-)
+app.command("all")(_experiments_command(list(EXPERIMENTS), f"Run {', '.join(EXPERIMENTS)}."))
 
 
 def _check_plotting() -> None:
-    """Raises before hours of training where matplotlib or plotly is absent."""
-    _machine.load("matplotlib.figure")
-    _machine.load("plotly.offline")
+    """Raises before hours of training if a package that draws is absent."""
+    for module in ("matplotlib.figure", "plotly.offline", "jinja2"):
+        _machine.load(module)
 
 
 @contextlib.contextmanager
-def _explaining_how_to_continue(resume: bool) -> Iterator[None]:
+def _explain_how_to_resume(resume: bool) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
         again = "The same command again" if resume else "The same command without --no-resume"
-        print(f"Stopped. {again} continues where this one was.", file=sys.stderr)
+        print(f"Stopped. {again} resumes it.", file=sys.stderr)
         raise typer.Exit(130) from None
 
 
@@ -146,7 +155,10 @@ def images(
     _check_plotting()
     check_launcher(launcher)
     if (devices or 1) > jax.device_count():
-        raise bad(f"--devices {devices}: JAX sees {jax.device_count()} here.")
+        raise bad(
+            f"--devices {devices}: JAX sees {jax.device_count()} here; expected at most that many. "
+            "Leave --devices out, or run on a machine with more."
+        )
     protocol = {"solver": solver, "steps": steps, "rtol": rtol}
     protocol |= {"precision": precision, "epochs": epochs}
     given = {name: value for name, value in protocol.items() if value is not None}
@@ -157,12 +169,13 @@ def images(
     where: dict[str, Any] = {"data": data, "devices": devices, "launcher": launcher}
     where = {name: value for name, value in where.items() if value is not None}
     where |= {"resume": resume, "tensorboard": tensorboard, "progress": True}
-    with _explaining_how_to_continue(resume):
+    with _explain_how_to_resume(resume):
         swept = sweep(runs, out / ("images-quick" if quick else "images"), **where)
         if not list_record_files(swept.folder):  # and so nothing to report
             raise typer.Exit(1 if swept.failed else 0)
-        report = _report_on(out, [swept.folder])
-    _print_results([swept.folder], report, as_json)
+        entries = {swept.folder: read_experiment(swept.folder)}
+        report = _report_on(out, entries)
+    _print_results(entries, report, as_json)
     if swept.failed:
         raise typer.Exit(1)
 
@@ -202,43 +215,51 @@ def report(
         print(f"Report: {path}")
 
 
-def _report_on(out: Path, folders: list[Path]) -> Path:
-    """Reports on everything in `out`, or only on `folders` if something else cannot be read."""
+def _report_on(out: Path, entries: dict[Path, Entry]) -> Path:
+    """Reports on everything in `out`, or on `entries` alone if something else cannot be read."""
+    page = out / "report.html"
     try:
-        return write_report([out], out / "report.html").resolve()
+        return write_report([out], page, entries).resolve()
     except ResultError as error:
         print(f"Left out of the report: {error}", file=sys.stderr)
-        return write_report(folders, out / "report.html").resolve()
+        return write_report(list(entries), page, entries).resolve()
 
 
-def _print_results(folders: list[Path], report: Path, as_json: bool) -> None:
-    results = {folder: read_experiment(folder)[0] for folder in folders}
+def _print_results(entries: dict[Path, Entry], report: Path, as_json: bool) -> None:
     if as_json:
-        print_json([_summary(folder, result, report) for folder, result in results.items()])
+        print_json([_answer(folder, entry, report) for folder, entry in entries.items()])
         return
-    for folder, result in results.items():
-        _print_result(folder, result)
+    for folder, (result, _) in entries.items():
+        _print_result(result)
+        for name in result.figures[:1]:
+            print(f"Picture: {_picture(folder, name)}")
     print(f"Report: {report}")
 
 
-def _summary(folder: Path, result: Result, report: Path) -> dict[str, Any]:
-    kept = ("experiment", "quick", "seconds", "claims", "tables")
-    content = dataclasses.asdict(result)
-    return {k: content[k] for k in kept} | {"folder": str(folder), "report": str(report)}
+def _picture(folder: Path, name: str) -> Path:
+    return (folder / "figures" / f"{name}.png").resolve()
 
 
-def _print_result(folder: Path, result: Result) -> None:
-    print(f"{result.title} ({result.seconds:.0f} s of training), in {folder.resolve()}")
+def _answer(folder: Path, entry: Entry, report: Path) -> dict[str, Any]:
+    kept = ("experiment", "finding", "quick", "seconds", "claims", "tables")
+    content = dataclasses.asdict(entry.result)
+    pictures = [str(_picture(folder, name)) for name in entry.result.figures[:1]]
+    where = {"folder": str(folder), "report": str(report), "picture": next(iter(pictures), None)}
+    return {name: content[name] for name in kept} | where
+
+
+def _print_result(result: Result) -> None:
+    print(f"{result.title} ({result.seconds:.0f} s of training)")
     for claim in result.claims:
-        verdict = "holds" if claim.holds else "does not hold"
-        value = "never" if claim.value is None else f"{claim.value:g}"
-        bar = f"{'at least' if claim.better == 'higher' else 'at most'} {claim.bar:g}"
-        print(f"  {verdict}: {claim.claim}: {value} {claim.unit}, asked for {bar}")
-    if result.quick:
-        print("  This was a quick run: its verdicts mean little.")
-    elif not result.claims:
-        print("  No claim can be decided yet.")
+        numbers = ", ".join(filter(None, [claim.show_value(), _target(claim)]))
+        print(f"  {claim.verdict}: {claim.claim}: {numbers}")
+    if result.finding:
+        print(result.finding)
+
+
+def _target(claim: Claim) -> str:
+    return f"target: {claim.show_target()}" if claim.target is not None else ""
 
 
 if __name__ == "__main__":
-    sys.exit(exit_at_once_if_stopped(run(sys.argv[1:])))
+    sys.exit(exit_if_interrupted(run(sys.argv[1:])))

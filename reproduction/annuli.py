@@ -1,16 +1,16 @@
 """Concentric annuli g_2d (eq. 6), which no NODE can separate, by four models of the plane.
 
-An inner disc of radius r1 belongs to −1, the annulus between r2 and r3 to +1. The models differ in
-their past alone: the NODE; the simple NPCDDE (eq. 8) with one interval and with two; the special
-one with a skip connection (eq. 12). All have T = 1, fields with the same hidden layers, and a
-linear map of z(T) that is fitted to the classes.
+An inner disc of radius r1 has the class −1, the annulus between r2 and r3 the class +1. The models
+differ only in their past. They are the NODE, the simple NPCDDE (eq. 8) with one interval and with
+two, and the special NPCDDE with a skip connection (eq. 12). All have T = 1, fields with the same
+hidden layers, and a linear map of z(T) that is fitted to the classes.
 
-The paper gives neither the data nor the training. Both follow the work from which it has the task,
-E. Dupont, A. Doucet, Y. W. Teh: Augmented Neural ODEs, NeurIPS 2019, and its public code: the
-radii, two hidden relu layers of width 32, PyTorch's initial weights, batches of 64, Adam at 1e-3.
-There are twice as many inner points as in its configuration file (500 and 1,500), and the loss is
-the squared error (theirs is Huber's, which up to an error of 1 is half of it). The special model
-and the simple one with one interval differ by less than their seeds do: so there are many.
+The paper gives neither the data nor the training. Both follow the source of the task, E. Dupont,
+A. Doucet, Y. W. Teh: Augmented Neural ODEs, NeurIPS 2019, and its public code, in the radii, two
+hidden relu layers of width 32, PyTorch's initial weights, batches of 64 and Adam at 1e-3. There are
+twice the inner points of its configuration file (500 and 1,500), and the loss is the squared error
+(theirs is Huber's, half of it up to an error of 1). The special model and the simple one with one
+interval differ by less than their seeds do, hence the large number of seeds.
 """
 
 import dataclasses
@@ -27,15 +27,17 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from lagrax._solve.gradients import Direct
 from lagrax.nn import MLP, NODE, NPCDDE, AbstractLayer, Classifier, Head
 from lagrax.plotting import Figure, Line, Panel, Points
+from lagrax.plotting._page import Cell
 
-from .experiment import Experiment, Outcome, Trainer
-from .result import Claim, Table
+from .bootstrap import lead_interval, ratio_interval
+from .experiment import Experiment, Findings, Trainer, Training
+from .result import CellValue, Claim, ResultTable
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-    """`steps` are those of Tsit5 that the NODE takes, `separated` is the accuracy from which on
-    the training points count as separated, `shown` how many of them the figures show."""
+class AnnuliSettings:
+    """`steps` is the number of Tsit5 steps of the NODE. The training points count as separated
+    from the accuracy `separated` on. The figures show `shown` of them."""
 
     seeds: tuple[int, ...] = tuple(range(60))
     radii: tuple[float, float, float] = (0.5, 1.0, 1.5)
@@ -54,14 +56,14 @@ class Settings:
 # --- data and models ------------------------------------------------------------------------------
 
 
-class Data(NamedTuple):
+class LabelledPoints(NamedTuple):
     x: Float[Array, "points 2"]
     target: Float[Array, " points"]
 
 
-def make_data(settings: Settings) -> Data:
-    """All seeds have the same points. Their radii are drawn as in the code of Dupont et al.:
-    evenly spread over the disc, and nearly so over the annulus."""
+def make_data(settings: AnnuliSettings) -> LabelledPoints:
+    """Draws the points, which are the same for all seeds. Their radii follow the code of Dupont et
+    al., uniform over the disc and nearly so over the annulus."""
     draw = np.random.default_rng(settings.data_seed)
     r1, r2, r3 = settings.radii
 
@@ -72,11 +74,12 @@ def make_data(settings: Settings) -> Data:
 
     x = np.concatenate([ring(0.0, r1, settings.inner), ring(r2, r3, settings.outer)])
     target = np.repeat([-1.0, 1.0], [settings.inner, settings.outer])
-    return Data(jnp.asarray(x, float), jnp.asarray(target, float))
+    return LabelledPoints(jnp.asarray(x, float), jnp.asarray(target, float))
 
 
-class Model(NamedTuple):
-    """`layer(field, **options)`, where `field(history)` makes one with so many held states."""
+class AnnuliModel(NamedTuple):
+    """`layer(field, **options)` makes the model; `field(history)` makes a field that reads
+    `history` held states."""
 
     label: str
     colour: str
@@ -85,21 +88,22 @@ class Model(NamedTuple):
 
 # In the order of the paper's feature spaces.
 MODELS = {
-    "node": Model("NODE", "orange", lambda field, **options: NODE(field(0), **options)),
-    "one": Model(
+    "node": AnnuliModel("NODE", "orange", lambda field, **options: NODE(field(0), **options)),
+    "one": AnnuliModel(
         "NPCDDE, n = 1", "sky", lambda field, **options: NPCDDE(field(1), 1, lags=1, **options)
     ),
-    "two": Model(
+    "two": AnnuliModel(
         "NPCDDE, n = 2", "purple", lambda field, **options: NPCDDE(field(1), 2, lags=1, **options)
     ),
-    "special": Model(
+    "special": AnnuliModel(
         "special NPCDDE", "blue", lambda field, **options: NPCDDE(field(2), 2, **options)
     ),
 }
 
 
-def make_model(name: str, settings: Settings, key: PRNGKeyArray) -> Classifier:
-    """The fields of equations (8) and (12) look at held states alone: one step an interval."""
+def make_model(name: str, settings: AnnuliSettings, key: PRNGKeyArray) -> Classifier:
+    """The fields of equations (8) and (12) read held states alone, so one step an interval is
+    exact."""
     field_key, head_key = jax.random.split(key)
 
     def field(history: int) -> MLP:
@@ -116,11 +120,11 @@ def make_model(name: str, settings: Settings, key: PRNGKeyArray) -> Classifier:
     return Classifier(layer, Head((2,), 1, key=head_key))
 
 
-def _loss(model: Classifier, batch: Data) -> Array:
+def _loss(model: Classifier, batch: LabelledPoints) -> Array:
     return (model(batch.x)[:, 0] - batch.target) ** 2
 
 
-def _evaluate(model: Classifier, test: tuple[Data, Array]) -> dict[str, Array]:
+def _evaluate(model: Classifier, test: tuple[LabelledPoints, Array]) -> dict[str, Array]:
     data, rows = test
     features = model.flow(data.x)
     right = jnp.sign(model.head(features)[:, 0]) == data.target
@@ -130,9 +134,9 @@ def _evaluate(model: Classifier, test: tuple[Data, Array]) -> dict[str, Array]:
 # --- the experiment -------------------------------------------------------------------------------
 
 
-class Found(NamedTuple):
-    """What one model has shown: the loss of each step, the rest after each epoch, and the flow of
-    the first seed at the end."""
+class AnnuliCurves(NamedTuple):
+    """The loss of each step, accuracy and features after each epoch, and the flow of the first
+    seed after the training."""
 
     loss: Float[np.ndarray, "steps seeds"]
     accuracy: Float[np.ndarray, "epochs seeds"]
@@ -140,103 +144,131 @@ class Found(NamedTuple):
     flow: Float[np.ndarray, "times shown 2"]
 
 
-def run(settings: Settings, train: Trainer) -> Outcome:
+# By the name of the model.
+Curves = dict[str, AnnuliCurves]
+
+
+def run(settings: AnnuliSettings, trainer: Trainer) -> Findings:
     data = make_data(settings)
     rows = jnp.linspace(0, len(data.x) - 1, settings.shown).astype(int)
-    found = {name: _train(name, settings, train, data, rows) for name in MODELS}
-    shown = Data(data.x[rows], data.target[rows])
-    return Outcome(
-        check(found, settings),
-        [_training_figure(found, shown, settings), _features_figure(found, shown, settings)],
-        [_table(found, settings)],
+    curves = {name: _train(name, settings, trainer, data, rows) for name in MODELS}
+    shown = LabelledPoints(data.x[rows], data.target[rows])
+    return Findings(
+        sentence=_summarise(curves, settings),
+        claims=make_claims(curves, settings),
+        figures=[
+            _make_flow_figure(curves, shown, settings),
+            _make_features_figure(curves, shown, settings),
+        ],
+        tables=[_make_table(curves, settings)],
     )
 
 
-def _train(name: str, settings: Settings, train: Trainer, data: Data, rows: Array) -> Found:
+def _train(
+    name: str, settings: AnnuliSettings, trainer: Trainer, data: LabelledPoints, rows: Array
+) -> AnnuliCurves:
     epoch = -(-len(data.x) // settings.batch_size)
-    trained = train(
-        name,
-        _loss,
-        lambda key: make_model(name, settings, key),
-        data,
-        optax.adam(settings.learning_rate),
+    job = Training(
+        label=MODELS[name].label,
+        loss=_loss,
+        make=lambda key: make_model(name, settings, key),
+        data=data,
+        optimiser=optax.adam(settings.learning_rate),
         steps=epoch * settings.epochs,
-        seeds=settings.seeds,
-        batch_size=settings.batch_size,
-        evaluate=_evaluate,
-        test_data=(data, rows),
-        block=epoch,
+        options={
+            "batch_size": settings.batch_size,
+            "evaluate": _evaluate,
+            "test_data": (data, rows),
+            "block": epoch,
+        },
     )
+    trained = trainer.together(name, job, settings.seeds)
     first = jax.tree.map(lambda leaf: leaf[0], trained.model)
     flow = first.flow.solve(data.x[rows], saveat=diffrax.SaveAt(ts=jnp.linspace(0, 1, 21)))
     loss, accuracy, features = (
         trained.metrics[metric].values for metric in ("loss", "accuracy", "features")
     )
-    return Found(loss, accuracy, features, np.asarray(flow.ys))
+    return AnnuliCurves(loss, accuracy, features, np.asarray(flow.ys))
 
 
 # --- claims ---------------------------------------------------------------------------------------
 
 
-def mean_loss(found: Found) -> float:
-    """Over all steps, the median over the seeds: the lower, the faster the loss falls."""
-    return float(np.median(np.mean(found.loss, axis=0)))
+def _summarise(curves: Curves, settings: AnnuliSettings) -> str:
+    reached = {name: 100 * _median(c.accuracy[-1]) for name, c in curves.items()}
+    least = min(reached[name] for name in MODELS if name != "node")
+    return (
+        f"After {settings.epochs} epochs the NODE classifies {reached['node']:.1f} % of the points "
+        f"of two concentric annuli, and the worst of the NPCDDEs {least:.1f} %."
+    )
 
 
-def first_epoch(found: Found, settings: Settings) -> float:
-    """That after which the classes are separated, the median over the seeds; one more than there
-    are for a seed that does not get there."""
-    apart = found.accuracy >= settings.separated
-    return float(np.median(np.where(apart.any(axis=0), apart.argmax(axis=0), len(apart)) + 1))
+def mean_losses(curves: AnnuliCurves) -> Float[np.ndarray, " seeds"]:
+    """The mean over all steps, which is the lower the faster the loss falls."""
+    return np.mean(curves.loss, axis=0)
 
 
-def check(found: dict[str, Found], settings: Settings) -> list[Claim]:
-    loss = {name: mean_loss(f) for name, f in found.items()}
-    epoch = {name: first_epoch(f, settings) for name, f in found.items()}
-    others = min(epoch[name] for name in epoch if name != "special")
+def first_epochs(curves: AnnuliCurves, settings: AnnuliSettings) -> Float[np.ndarray, " seeds"]:
+    """The epoch after which the classes are separated; for a seed that does not get there, one
+    more than the last."""
+    apart = curves.accuracy >= settings.separated
+    return np.where(apart.any(axis=0), apart.argmax(axis=0), len(apart)) + 1.0
+
+
+def _median(values: Float[np.ndarray, " seeds"]) -> float:
+    return float(np.median(values))
+
+
+def make_claims(curves: Curves, settings: AnnuliSettings) -> list[Claim]:
+    loss = {name: mean_losses(c) for name, c in curves.items()}
+    epoch = {name: first_epochs(c, settings) for name, c in curves.items()}
     ratio = f"(ratio of the mean training losses over {settings.epochs} epochs)"
+    begin = "On concentric annuli the loss of the"
+
+    def falls_faster(claim: str, own: str, *others: str) -> Claim:
+        return Claim.at_least(
+            f"{begin} {claim} {ratio}",
+            min(_median(loss[name]) for name in others) / _median(loss[own]),
+            1.0,
+            "times lower",
+            ratio_interval([loss[name] for name in others], loss[own]),
+        )
+
+    slower = [epoch[name] for name in MODELS if name != "special"]
     return [
-        Claim.at_least(
-            f"On concentric annuli the loss of the simple NPCDDE with T = τ falls faster than that "
-            f"with T = 2τ {ratio}",
-            loss["two"] / loss["one"],
-            1.0,
-            "times lower",
+        falls_faster("simple NPCDDE with T = τ falls faster than that with T = 2τ", "one", "two"),
+        falls_faster(
+            "special NPCDDE falls faster than those of the NODE and of the simple NPCDDE with "
+            "T = 2τ",
+            "special",
+            "node",
+            "two",
         ),
-        Claim.at_least(
-            f"On concentric annuli the loss of the special NPCDDE falls faster than those of the "
-            f"NODE and of the simple NPCDDE with T = 2τ {ratio}",
-            min(loss["node"], loss["two"]) / loss["special"],
-            1.0,
-            "times lower",
-        ),
-        Claim.at_least(
-            f"On concentric annuli the loss of the special NPCDDE falls slightly faster than that "
-            f"of the simple NPCDDE with T = τ {ratio}",
-            loss["one"] / loss["special"],
-            1.0,
-            "times lower",
+        falls_faster(
+            "special NPCDDE falls slightly faster than that of the simple NPCDDE with T = τ",
+            "special",
+            "one",
         ),
         Claim.at_least(
             f"The special NPCDDE is the first to separate the annuli (epochs by which it is ahead "
             f"of the best other model in classifying {settings.separated:.0%} of the points)",
-            others - epoch["special"],
+            min(map(_median, slower)) - _median(epoch["special"]),
             1.0,
             "epochs",
+            lead_interval(slower, epoch["special"]),
         ),
     ]
 
 
-def _table(found: dict[str, Found], settings: Settings) -> Table:
-    def row(name: str, f: Found) -> list[str]:
-        mean = np.mean(f.loss, axis=0)
-        last = np.mean(f.loss[-(len(f.loss) // settings.epochs) :], axis=0)
-        epoch = first_epoch(f, settings)
+def _make_table(curves: Curves, settings: AnnuliSettings) -> ResultTable:
+    def row(name: str, c: AnnuliCurves) -> list[CellValue]:
+        last = np.mean(c.loss[-(len(c.loss) // settings.epochs) :], axis=0)
+        epoch = _median(first_epochs(c, settings))
         return [
             MODELS[name].label,
-            _median_and_range(mean),
-            _median_and_range(last),
-            f"{100 * np.median(f.accuracy[-1]):.1f} %",
+            _estimate(mean_losses(c)),
+            _estimate(last),
+            f"{100 * _median(c.accuracy[-1]):.1f} %",
             f"{epoch:g}" if epoch <= settings.epochs else "never",
         ]
 
@@ -247,13 +279,13 @@ def _table(found: dict[str, Found], settings: Settings) -> Table:
         "final accuracy",
         f"first epoch ≥ {settings.separated:.0%}",
     ]
-    rows = [row(name, f) for name, f in found.items()]
+    rows = [row(name, c) for name, c in curves.items()]
     note = f"Medians and ranges over {len(settings.seeds)} seeds, on the training points."
-    return Table(columns, rows, "Concentric annuli", note)
+    return ResultTable(columns, rows, "Concentric annuli", note)
 
 
-def _median_and_range(values: np.ndarray) -> str:
-    return f"{np.median(values):.3f} ({np.min(values):.3f} to {np.max(values):.3f})"
+def _estimate(values: Float[np.ndarray, " seeds"]) -> Cell:
+    return Cell(f"{np.median(values):.3f}", f"{np.min(values):.3f} to {np.max(values):.3f}")
 
 
 # --- figures --------------------------------------------------------------------------------------
@@ -263,9 +295,9 @@ _INITIAL = {1: "orange", -1: "blue"}
 _FINAL = {1: "yellow", -1: "sky"}
 
 
-def _training_figure(found: dict[str, Found], shown: Data, settings: Settings) -> Figure:
+def _make_flow_figure(curves: Curves, shown: LabelledPoints, settings: AnnuliSettings) -> Figure:
     panels = [
-        _loss_panel(found, settings),
+        _loss_panel(curves, settings),
         Panel(
             _points(np.asarray(shown.x), shown, _INITIAL, "initial states,", 2.5),
             title="(b) part of the data",
@@ -274,7 +306,7 @@ def _training_figure(found: dict[str, Found], shown: Data, settings: Settings) -
             equal=True,
         ),
         *(
-            _flow_panel(f"({letter}) {MODELS[name].label}", found[name], shown)
+            _flow_panel(f"({letter}) {MODELS[name].label}", curves[name], shown)
             for letter, name in zip("cdef", ("node", "two", "one", "special"), strict=True)
         ),
     ]
@@ -288,19 +320,19 @@ def _training_figure(found: dict[str, Found], shown: Data, settings: Settings) -
     return Figure("annuli", caption, panels, columns=3)
 
 
-def _window(settings: Settings) -> int:
-    """A quarter of an epoch, over which the losses of single batches are averaged."""
+def _window(settings: AnnuliSettings) -> int:
+    """The steps in a quarter of an epoch, over which the losses of batches are averaged."""
     return max(1, (settings.inner + settings.outer) // settings.batch_size // 4)
 
 
-def _loss_panel(found: dict[str, Found], settings: Settings) -> Panel:
+def _loss_panel(curves: Curves, settings: AnnuliSettings) -> Panel:
     width = _window(settings)
     lines = []
-    for name, f in found.items():
-        smooth = np.mean(np.lib.stride_tricks.sliding_window_view(f.loss, width, axis=0), axis=-1)
+    for name, c in curves.items():
+        smooth = np.mean(np.lib.stride_tricks.sliding_window_view(c.loss, width, axis=0), axis=-1)
         lines.append(
             Line(
-                settings.epochs * (np.arange(len(smooth)) + width / 2) / len(f.loss),
+                settings.epochs * (np.arange(len(smooth)) + width / 2) / len(c.loss),
                 np.median(smooth, axis=1),
                 label=MODELS[name].label,
                 colour=MODELS[name].colour,
@@ -311,27 +343,29 @@ def _loss_panel(found: dict[str, Found], settings: Settings) -> Panel:
     return Panel(lines, title="(a) training loss", xlabel="epoch", ylog=True)
 
 
-def _flow_panel(title: str, found: Found, shown: Data) -> Panel:
-    # A gap behind each trajectory makes one line of all; more than a third would hide the rest.
-    paths = np.pad(found.flow, ((0, 1), (0, 0), (0, 0)), constant_values=np.nan)
+def _flow_panel(title: str, curves: AnnuliCurves, shown: LabelledPoints) -> Panel:
+    # A gap after each trajectory makes one line of all. More than a third would hide the rest.
+    paths = np.pad(curves.flow, ((0, 1), (0, 0), (0, 0)), constant_values=np.nan)
     x, y = paths[:, ::3].transpose(2, 1, 0).reshape(2, -1)
     marks = [
         Line(x, y, colour="grey", width=0.3),
-        *_points(found.flow[0], shown, _INITIAL, "initial states,", 2.5),
-        *_points(found.flow[-1], shown, _FINAL, "final states,", 2.5),
+        *_points(curves.flow[0], shown, _INITIAL, "initial states,", 2.5),
+        *_points(curves.flow[-1], shown, _FINAL, "final states,", 2.5),
     ]
     return Panel(marks, title=title, xlabel="z₁", ylabel="z₂", equal=True)
 
 
-def _features_figure(found: dict[str, Found], shown: Data, settings: Settings) -> Figure:
+def _make_features_figure(
+    curves: Curves, shown: LabelledPoints, settings: AnnuliSettings
+) -> Figure:
     panels = [
         Panel(
             _points(features[0], shown, _INITIAL, "class", 2.0),
             title=f"epoch {epoch + 1}",
             equal=True,
         )
-        for f in found.values()
-        for epoch, features in enumerate(f.features)
+        for c in curves.values()
+        for epoch, features in enumerate(c.features)
     ]
     caption = (
         f"The feature spaces z(T) of the first seed after each of the {settings.epochs} epochs of "
@@ -343,12 +377,12 @@ def _features_figure(found: dict[str, Found], shown: Data, settings: Settings) -
         caption,
         panels,
         columns=settings.epochs,
-        rows=[MODELS[name].label for name in found],
+        rows=[MODELS[name].label for name in curves],
     )
 
 
 def _points(
-    states: np.ndarray, shown: Data, colours: dict[int, str], kind: str, size: float
+    states: np.ndarray, shown: LabelledPoints, colours: dict[int, str], kind: str, size: float
 ) -> list[Points]:
     classes = np.asarray(shown.target)
     return [
@@ -365,9 +399,10 @@ def _points(
 EXPERIMENT = Experiment(
     name="annuli",
     title="Concentric annuli",
-    about="What no NODE can separate, by simple NPCDDEs (eq. 8) and by the special one with a skip "
-    "connection (eq. 12). The paper gives neither data nor training; both, and the bars, are ours.",
-    full=Settings(),
-    quick=Settings(steps=4, seeds=(0, 1, 2, 3, 4)),
+    about="No NODE can separate concentric annuli. The simple NPCDDEs (eq. 8) and the special one "
+    "with a skip connection (eq. 12) can. The paper gives neither data nor training; both, and the "
+    "targets, are ours.",
+    full=AnnuliSettings(),
+    quick=AnnuliSettings(steps=4, seeds=(0, 1, 2, 3, 4)),
     run=run,
 )

@@ -1,4 +1,4 @@
-"""What an experiment of the paper is, and how one is conducted: train, check the claims, draw."""
+"""The definition of an experiment, and how it is run: train, check the claims, draw the figures."""
 
 import dataclasses
 import datetime
@@ -10,73 +10,119 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from lagrax import plotting, training
 from lagrax.training import _machine
-from lagrax.training._files import write_json
+from lagrax.training._files import write_atomically, write_json
 
-from .result import Claim, Result, Run, Table, write_result
+from .display import TrainingDisplay
+from .result import Claim, Entry, Result, ResultTable, TrainingTime, write_result
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
-    """What an experiment found."""
+class Findings:
+    """The outcome of an experiment. `sentence` sums it up, and the first figure shows it best.
+    `seeds` holds one record of final numbers for each trained model."""
 
+    sentence: str
     claims: Sequence[Claim]
     figures: Sequence[plotting.Figure]
-    tables: Sequence[Table] = ()
+    tables: Sequence[ResultTable] = ()
+    seeds: Sequence[dict[str, Any]] = ()
 
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """A function, and its frozen configurations: the paper's, and a quick one that shows the same
-    figures in less time. `run(settings, train)` trains by `train(name, loss, make, data, optimiser,
-    ...)`, which is `lagrax.training.train` with a folder for each name."""
+    """A function with two configurations, both frozen dataclasses with a field `seeds`.
+
+    `full` trains as the paper does, or as we do where it does not say. `quick` trains less, so its
+    claims are not judged. `run(settings, trainer)` trains through the trainer.
+    """
 
     name: str
     title: str
     about: str
     full: Any
     quick: Any
-    run: Callable[[Any, "Trainer"], Outcome]
+    run: Callable[[Any, "Trainer"], Findings]
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """The arguments of `training.train` but for the seeds, and a label for people."""
+
+    label: str
+    loss: Callable
+    make: Callable
+    data: Any
+    optimiser: Any
+    steps: int
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 class Trainer:
-    """`training.train` with the experiment's folder and configuration, taking down the times."""
+    """Runs `training.train` in the folders of an experiment and records the times."""
 
-    def __init__(self, folder: Path, config: dict[str, Any], options: dict[str, Any]):
+    def __init__(
+        self,
+        folder: Path,
+        config: dict[str, Any],
+        display: TrainingDisplay | None = None,
+        **options: Any,
+    ):
         self._folder, self._config, self._options = folder, config, options
-        self.runs: dict[str, Run] = {}
-        self.seconds = 0.0
+        self._display = display or TrainingDisplay(shown=False)
+        self._seconds: dict[str, float] = {}
         self._lock = threading.Lock()
 
-    def __call__(self, name: str, *arguments: Any, **options: Any) -> training.Trained:
-        folder = self._folder / name
-        trained = training.train(
-            *arguments, folder=folder, config=self._config, **options, **self._options
-        )
-        with self._lock:
-            self.seconds += trained.seconds
-            self.runs[name] = Run(name, round(trained.seconds, 2))
-        return trained
+    @property
+    def times(self) -> list[TrainingTime]:
+        return [TrainingTime(name, round(self._seconds[name], 2)) for name in sorted(self._seconds)]
 
-    def side_by_side(
-        self, calls: dict[str, tuple[Sequence[Any], dict[str, Any]]]
-    ) -> list[training.Trained]:
-        """Several trainings at once, by name, each with its arguments and options. A small model
-        keeps one core busy, and the others have none to do."""
+    def together(self, name: str, job: Training, seeds: Sequence[int]) -> training.Trained:
+        """Trains all seeds as one vmapped program, in the folder `name`.
+
+        Choose it for many seeds of a model that is cheap beside the overhead of a step. Rounding
+        may make a seed's numbers depend on the other seeds.
+        """
+        self._display.add(job.label, 1, job.steps)
+        return self._train(name, name, job, 0, self._config, tuple(seeds))
+
+    def one_by_one(
+        self, jobs: dict[str, Training], seeds: Sequence[int]
+    ) -> dict[str, training.Trained]:
+        """Trains each seed alone, by the same program, in the folder `name/seed-N`.
+
+        A seed's numbers do not depend on the other seeds, so more can be trained later. As many
+        run at the same time as there are cores, since a small model keeps one core busy. The first
+        seeds come first, so that each program is compiled once.
+        """
+        for job in jobs.values():
+            self._display.add(job.label, len(seeds), job.steps)
+        config = {key: value for key, value in self._config.items() if key != "seeds"}
+        first, rest = seeds[:1], seeds[1:]
+        order = [(n, s) for part in (first, rest) for n in jobs for s in part]
+        calls = [
+            (name, f"{name}/seed-{seed}", jobs[name], seed, config, seed) for name, seed in order
+        ]
+        found = dict(zip(order, self._side_by_side(calls), strict=True))
+        return {name: _stack([found[name, seed] for seed in seeds]) for name in jobs}
+
+    def _side_by_side(self, calls: Sequence[tuple[Any, ...]]) -> list[training.Trained]:
         stop, x64 = threading.Event(), jnp.result_type(float) == jnp.float64
 
-        def one(name: str, arguments: Sequence[Any], options: dict[str, Any]) -> training.Trained:
+        def one(*call: Any) -> training.Trained:
             # JAX keeps this by thread.
             with jax.enable_x64(x64):
-                return self(name, *arguments, stop=stop, **options)
+                return self._train(*call, stop=stop)
 
         with ThreadPoolExecutor(min(len(calls), os.cpu_count() or 1)) as pool:
             try:
-                futures = [pool.submit(one, name, *call) for name, call in calls.items()]
+                futures = [pool.submit(one, *call) for call in calls]
                 ended, _ = wait(futures, return_when=FIRST_EXCEPTION)
                 for future in ended:
                     future.result()
@@ -87,13 +133,48 @@ class Trainer:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
 
+    def _train(
+        self,
+        name: str,
+        folder: str,
+        job: Training,
+        run: int,
+        config: dict[str, Any],
+        seeds: int | Sequence[int],
+        **options: Any,
+    ) -> training.Trained:
+        trained = training.train(
+            job.loss,
+            job.make,
+            job.data,
+            job.optimiser,
+            steps=job.steps,
+            seeds=seeds,
+            folder=self._folder / folder,
+            config=config,
+            progress=self._display.reporter(job.label, run),
+            **job.options,
+            **options,
+            **self._options,
+        )
+        self._display.finish(job.label, run, trained.metrics["loss"].values[-1])
+        with self._lock:
+            self._seconds[name] = self._seconds.get(name, 0.0) + trained.seconds
+        return trained
 
-def write_figures(folder: Path, drawn: Sequence[plotting.Figure]) -> None:
-    """Each in the folder `figures`, as what it says and as pictures."""
-    for figure in drawn:
-        path = folder / "figures" / figure.name
-        write_json(path.with_name(f"{figure.name}.json"), plotting.to_json(figure))
-        plotting.draw(figure, *(path.with_name(f"{figure.name}.{x}") for x in ("png", "pdf")))
+
+def _stack(runs: Sequence[training.Trained]) -> training.Trained:
+    """The runs of single seeds as one with the seeds in front, as `training.train` returns it."""
+    arrays = [eqx.filter(run.model, eqx.is_array) for run in runs]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *arrays)
+    metrics = {
+        name: training.Series(
+            series.steps, np.stack([run.metrics[name].values for run in runs], axis=1)
+        )
+        for name, series in runs[0].metrics.items()
+    }
+    model = eqx.combine(stacked, runs[0].model)
+    return training.Trained(model, metrics, sum(run.seconds for run in runs))
 
 
 def conduct(
@@ -102,12 +183,13 @@ def conduct(
     *,
     quick: bool = False,
     seeds: int | None = None,
+    progress: bool = True,
     **options: Any,
-) -> Path:
-    """Runs an experiment, or what is left of it; returns its folder, `out/name` or
-    `out/name-quick`, in which `result.json` and `figures/` lie.
+) -> tuple[Path, Entry]:
+    """Runs an experiment, resuming unfinished trainings, and writes `result.json` and `figures/`
+    in the folder `out/name`, or `out/name-quick`. Returns the folder and its content.
 
-    `seeds` replaces the number of seeds; `options` go to `training.train`: `resume`, `progress`,
+    `seeds` replaces the number of seeds. `options` go to `training.train`, such as `resume` and
     `tensorboard`.
     """
     settings = experiment.quick if quick else experiment.full
@@ -115,24 +197,41 @@ def conduct(
         settings = dataclasses.replace(settings, seeds=tuple(range(seeds)))
     folder = out / (experiment.name + ("-quick" if quick else ""))
     config = json.loads(json.dumps(dataclasses.asdict(settings)))
-    train = Trainer(folder, config, options)
-    outcome = experiment.run(settings, train)
-    write_figures(folder, outcome.figures)
-    write_result(
-        folder,
-        Result(
-            experiment=experiment.name,
-            title=experiment.title,
-            about=experiment.about,
-            quick=quick,
-            settings=config,
-            machine=_machine.describe(),
-            date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            seconds=round(train.seconds, 2),
-            runs=[train.runs[name] for name in sorted(train.runs)],
-            claims=outcome.claims,
-            tables=outcome.tables,
-            figures=[figure.name for figure in outcome.figures],
-        ),
+    with TrainingDisplay(shown=progress) as display:
+        trainer = Trainer(folder, config, display, **options)
+        findings = experiment.run(settings, trainer)
+    write_figures(folder, findings.figures, ("png",) if quick else ("png", "pdf"))
+    _write_seeds(folder, findings.seeds)
+    result = Result(
+        experiment=experiment.name,
+        title=experiment.title,
+        about=experiment.about,
+        finding=findings.sentence,
+        quick=quick,
+        settings=config,
+        machine=_machine.describe(),
+        date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        seconds=round(sum(time.seconds or 0 for time in trainer.times), 2),
+        trainings=trainer.times,
+        claims=[] if quick else findings.claims,
+        tables=findings.tables,
+        figures=[figure.name for figure in findings.figures],
     )
-    return folder
+    write_result(folder, result)
+    return folder, Entry(result, list(findings.figures))
+
+
+def write_figures(
+    folder: Path, figures: Sequence[plotting.Figure], kinds: Sequence[str] = ("png", "pdf")
+) -> None:
+    """Writes each figure in the folder `figures`, as its description and as pictures."""
+    for figure in figures:
+        path = folder / "figures" / figure.name
+        write_json(path.with_name(f"{figure.name}.json"), plotting.to_json(figure))
+        plotting.draw(figure, *(path.with_name(f"{figure.name}.{kind}") for kind in kinds))
+
+
+def _write_seeds(folder: Path, records: Sequence[dict[str, Any]]) -> None:
+    if records:
+        lines = "".join(json.dumps(record) + "\n" for record in records)
+        write_atomically(folder / "seeds.jsonl", lines)

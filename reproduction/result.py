@@ -1,61 +1,143 @@
-"""What an experiment found, as its `result.json` holds it."""
+"""The result of an experiment: its finding, claims and tables, as `result.json` holds them."""
 
 import dataclasses
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, NamedTuple
 
+import msgspec
+
+from lagrax.plotting import Figure, from_json
+from lagrax.plotting._page import Cell, words
 from lagrax.training._files import read_json, write_json
+
+# JSON has whole numbers of any length, but those beyond 64 bits cannot be shown.
+Number = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)] | float | None
+Verdict = Literal["holds", "does not hold", "undecided"]
+Interval = tuple[float, float]
+
+# A ratio below one reads better as its inverse.
+_OPPOSITES = {"times lower": "times higher", "times faster": "times slower"}
 
 
 class ResultError(ValueError):
     """A result cannot be read, for the reason that the message gives."""
 
 
-Number = int | float | None
-
-
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper (or of ours) as a number, and the bar that it has to reach."""
+    """A statement of the paper, or one of ours, with a measured number and its target.
+
+    `low` and `high` bound the number if its uncertainty is known: two standard errors to either
+    side, or a 95 % bootstrap interval. A claim is undecided if the target lies between them, or
+    if there is no number.
+    """
 
     claim: str
-    holds: bool
+    verdict: Verdict
     value: Number = None
-    bar: Number = None
+    target: Number = None
     unit: str = ""
-    better: str = ""
+    better: Literal["higher", "lower", ""] = ""
+    low: Number = None
+    high: Number = None
 
     @classmethod
-    def at_least(cls, claim: str, value: Number, bar: float, unit: str) -> "Claim":
-        number = _four_digits(value)
-        return cls(claim, number is not None and number >= bar, number, bar, unit, "higher")
+    def at_least(
+        cls, claim: str, value: Number, target: float, unit: str, interval: Interval | None = None
+    ) -> "Claim":
+        return cls._decide(claim, value, target, unit, interval, "higher")
 
     @classmethod
-    def at_most(cls, claim: str, value: Number, bar: float, unit: str) -> "Claim":
-        number = _four_digits(value)
-        return cls(claim, number is not None and number <= bar, number, bar, unit, "lower")
+    def at_most(
+        cls, claim: str, value: Number, target: float, unit: str, interval: Interval | None = None
+    ) -> "Claim":
+        return cls._decide(claim, value, target, unit, interval, "lower")
+
+    @classmethod
+    def _decide(
+        cls,
+        claim: str,
+        value: Number,
+        target: float,
+        unit: str,
+        interval: Interval | None,
+        better: Literal["higher", "lower"],
+    ) -> "Claim":
+        # Rounded numbers decide, so that the verdict agrees with the printed number.
+        number = _round(value)
+        low, high = (None, None) if interval is None else map(_round, interval)
+        if number is None or (low is not None and high is not None and low < target < high):
+            verdict: Verdict = "undecided"
+        else:
+            reached = number >= target if better == "higher" else number <= target
+            verdict = "holds" if reached else "does not hold"
+        return cls(claim, verdict, number, target, unit, better, low, high)
+
+    @property
+    def holds(self) -> bool:
+        return self.verdict == "holds"
+
+    def show_value(self) -> str:
+        """The measured number in words, such as "2.8 times higher"."""
+        if self.value is None:
+            return "not measured"
+        number, unit, low, high = self.value, self.unit, self.low, self.high
+        if unit in _OPPOSITES and 0 < number < 1:
+            unit = _OPPOSITES[unit]
+            number, low, high = 1 / number, high and 1 / high, low and 1 / low
+        bounds = ""
+        if low is not None and high is not None:
+            bounds = f" ({show_number(low, 2)} to {show_number(high, 2)})"
+        return f"{show_number(number)}{bounds} {unit}".strip()
+
+    def show_target(self) -> str:
+        """The target in words, such as "10 times lower"."""
+        if self.target is None:
+            return ""
+        if self.unit in _OPPOSITES:
+            comparative = self.unit.removeprefix("times ")
+            return comparative if self.target == 1 else f"{show_number(self.target)} {self.unit}"
+        bound = {"higher": "at least ", "lower": "at most "}.get(self.better, "")
+        return f"{bound}{show_number(self.target)} {self.unit}".strip()
 
 
-def _four_digits(value: Number) -> Number:
-    """They also decide, so that what is printed and the verdict never disagree."""
+def _round(value: Number) -> Number:
+    """The number to four digits; None if it is not finite."""
     return None if value is None or not math.isfinite(value) else float(f"{value:.4g}")
 
 
-@dataclasses.dataclass(frozen=True)
-class Table:
-    """Rows of cells under the names of their columns."""
+def show_number(number: int | float, digits: int = 4) -> str:
+    """The number to so many digits, with an exponent only if it is very small or large."""
+    shown = f"{abs(number):.{digits}g}"
+    if "e" in shown and 1e-4 <= abs(number) < 1e6:
+        shown = f"{abs(number):.0f}"
+    return f"−{shown}" if number < 0 else shown
 
-    columns: Sequence[Any]
-    rows: Sequence[Any]
+
+# A number with its range, such as ("4.6e-2", "4.2e-2 to 5.0e-2"), is a `Cell`.
+CellValue = str | Number | Cell
+
+
+def show_cell(value: CellValue) -> str:
+    """The value of a table in one line."""
+    return f"{value.text} ({value.detail})" if isinstance(value, Cell) else words(value)
+
+
+@dataclasses.dataclass(frozen=True)
+class ResultTable:
+    """Rows of cells under the names of their columns. The first cell names the row."""
+
+    columns: Sequence[str]
+    rows: Sequence[Annotated[Sequence[CellValue], msgspec.Meta(min_length=1)]]
     title: str = ""
     note: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
-    """A training, by the name of its folder."""
+class TrainingTime:
+    """The seconds that a training took, all of its seeds together."""
 
     name: str
     seconds: Number = None
@@ -63,20 +145,29 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """All of it. `figures` are the names of those in the folder `figures`."""
+    """The content of `result.json`. `finding` is one sentence, `figures` are the names of those
+    in the folder `figures`, the most telling one first. A quick run has no claims."""
 
     experiment: str
     title: str = ""
     about: str = ""
+    finding: str = ""
     quick: bool = False
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     machine: dict[str, Any] = dataclasses.field(default_factory=dict)
     date: str = ""
     seconds: Number = None
-    runs: Sequence[Run] = ()
+    trainings: Sequence[TrainingTime] = ()
     claims: Sequence[Claim] = ()
-    tables: Sequence[Table] = ()
+    tables: Sequence[ResultTable] = ()
     figures: Sequence[str] = ()
+
+
+class Entry(NamedTuple):
+    """A result with its figures, or a sentence on why a figure cannot be shown."""
+
+    result: Result
+    figures: list[Figure | str]
 
 
 def write_result(folder: Path, result: Result) -> None:
@@ -87,48 +178,30 @@ def write_result(folder: Path, result: Result) -> None:
 
 
 def read_result(folder: Path) -> Result:
-    """The result in `folder`. Keys that are not known here are left aside."""
+    """Reads the result in `folder`. Unknown keys are ignored."""
     path = folder / "result.json"
     try:
-        raw = read_json(path)
+        result = msgspec.convert(read_json(path), Result)
     except (OSError, ValueError) as error:
-        raise _damaged(path, str(error)) from error
-    result = _record(Result, raw, path)
-    if not all(row and isinstance(row, list) for table in result.tables for row in table.rows):
-        raise _damaged(path, "the rows of a table are lists of cells, but not all of these")
+        raise ResultError(
+            f"{path} cannot be read: {str(error).rstrip('.')}. Run its experiment again, or leave "
+            "it out."
+        ) from error
     quick = result.quick or folder.resolve().name.endswith("-quick")
     return dataclasses.replace(result, quick=quick)
 
 
-_PARTS = {"runs": Run, "claims": Claim, "tables": Table}
-_KINDS = {str: str, bool: bool, Number: (int, float), dict[str, Any]: dict}
+def read_entry(folder: Path) -> Entry:
+    """Reads the result in `folder` and its figures."""
+    result = read_result(folder)
+    return Entry(result, [_read_figure(folder, name) for name in result.figures])
 
 
-def _record(kind: type, raw: Any, path: Path) -> Any:
-    """`raw` as a `kind`, or a sentence on what is wrong with it. Null means absent."""
-    what = kind.__name__.lower()
-    if not isinstance(raw, dict):
-        raise _damaged(path, f"a {what} is {raw!r:.40}, not an object")
-    given = {}
-    for field in dataclasses.fields(kind):
-        value = raw.get(field.name)
-        if value is not None:
-            # What is not in the list is a sequence.
-            kinds = _KINDS.get(field.type, list)
-            if not isinstance(value, kinds) or not _is_finite_enough(value):
-                raise _damaged(path, f"`{field.name}` of a {what} is {value!r:.40}")
-            if kind is Result and field.name in _PARTS:
-                value = [_record(_PARTS[field.name], part, path) for part in value]
-            given[field.name] = value
-        elif field.default is field.default_factory is dataclasses.MISSING:
-            raise _damaged(path, f"a {what} lacks `{field.name}`")
-    return kind(**given)
-
-
-def _is_finite_enough(value: Any) -> bool:
-    """JSON has whole numbers of any length; those beyond 10^308 cannot be shown."""
-    return not isinstance(value, int) or abs(value) < 1e308
-
-
-def _damaged(path: Path, why: str) -> ResultError:
-    return ResultError(f"{path} cannot be read: {why}. Run its experiment again, or leave it out.")
+def _read_figure(folder: Path, name: str) -> Figure | str:
+    path = folder / "figures" / f"{name}.json"
+    try:
+        if Path(name).name != name or not path.is_file():
+            return f"The figure “{name}” is missing from the experiment's folder."
+        return from_json(read_json(path))
+    except (OSError, ValueError) as error:
+        return f"The figure “{name}” cannot be read: {error}"

@@ -12,10 +12,10 @@ python results/collect.py --check         says whether the pages are those of th
 """
 
 import argparse
-import dataclasses
 import json
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,7 +29,7 @@ from reproduction.images.records import (
     parse_record,
     read_records,
 )
-from reproduction.result import Result
+from reproduction.result import Claim, Result, ResultTable, read_result, show_cell
 
 LAPTOP = Path(__file__).parent / "laptop"
 IMAGES = Path(__file__).parent / "images"
@@ -76,11 +76,10 @@ def collect(runs: Path) -> None:
         target = LAPTOP / path.parent.name
         target.mkdir(parents=True)
         shutil.copy(path, target)
-        for picture in sorted(path.parent.glob("figures/*.png")):
-            shutil.copy(picture, target)
+        for kept in sorted([*path.parent.glob("figures/*.png"), *path.parent.glob("*.jsonl")]):
+            shutil.copy(kept, target)
     found = [json.loads(p.read_text(encoding="utf-8")) for p in results]
-    keys = ("experiment", "claim", "value", "bar", "holds", "unit", "better")
-    claims = [{k: claim[k] for k in keys} for result in found for claim in result["claims"]]
+    claims = [claim for result in found for claim in result["claims"]]
     text = json.dumps(claims, indent=1, ensure_ascii=False) + "\n"
     (LAPTOP / "claims.json").write_text(text, encoding="utf-8")
     (LAPTOP / "README.md").write_text(page(LAPTOP), encoding="utf-8")
@@ -92,13 +91,15 @@ def page(folder: Path) -> str:
         "Made by `results/collect.py` from what `python -m reproduction all` wrote; do not edit.\n",
     ]
     for path in sorted(folder.glob("*/result.json")):
-        result = json.loads(path.read_text(encoding="utf-8"))
-        parts += [f"## {result['title']}\n", f"{result['about']}\n", *_facts(result)]
-        parts += _claims(result["claims"])
-        for table in result["tables"]:
+        result, place = read_result(path.parent), path.parent.name
+        pictures = [f"![{name}]({place}/{name}.png)\n" for name in result.figures]
+        parts += [f"## {result.title}\n", f"**{result.finding}**\n", *pictures[:1]]
+        parts += [f"{result.about}\n", *_facts(result), *_claims(result.claims)]
+        for table in result.tables:
             parts += _table(table)
-        for name in result["figures"]:
-            parts.append(f"![{name}]({path.parent.name}/{name}.png)\n")
+        if (path.parent / "seeds.jsonl").is_file():
+            parts.append(f"The final losses of every seed: [seeds.jsonl]({place}/seeds.jsonl).\n")
+        parts += pictures[1:]
     return "\n".join(parts)
 
 
@@ -121,7 +122,7 @@ class ImageResults(NamedTuple):
     def get_tables(self, *, of_study: bool) -> list[str]:
         prefix = "Protocol study"
         tables = [t for t in self.result.tables if t.title.startswith(prefix) == of_study]
-        return [part for table in tables for part in _table(dataclasses.asdict(table))]
+        return [part for table in tables for part in _table(table)]
 
 
 def collect_images(runs: Path | None) -> None:
@@ -163,7 +164,6 @@ def make_image_page(images: ImageResults) -> str:
     machine = result.machine
     versions = ", ".join(f"{name} {machine['versions'][name]}" for name in ("lagrax", "jax"))
     pictures = [part for figure in images.figures for part in _picture(figure)]
-    claims = [dataclasses.asdict(claim) for claim in result.claims]
     bullets = _bullets(images.caveats)
     return "\n".join(
         [
@@ -172,15 +172,15 @@ def make_image_page(images: ImageResults) -> str:
             "edit. [docs/images.md](../../docs/images.md) describes the training and gives the "
             "reasons for its settings.\n",
             f"{result.about}\n",
-            f"{len(result.runs)} runs, whose times add up to {result.seconds / 3600:.1f} hours, "
-            f"on {machine['device']}, {versions}.\n",
+            f"{len(result.trainings)} runs, whose times add up to {result.seconds / 3600:.1f} "
+            f"hours, on {machine['device']}, {versions}.\n",
             *pictures[:2],
             *(["## Before you use the numbers\n", *bullets] if bullets else []),
             "## Accuracies\n",
             *images.get_tables(of_study=False),
             "## Over the epochs\n",
             *pictures[2:],
-            *(["## Claims\n", *_claims(claims)] if claims else []),
+            *(["## Claims\n", *_claims(result.claims)] if result.claims else []),
         ]
     )
 
@@ -206,39 +206,35 @@ def _between(text: str, name: str, parts: list[str]) -> str:
 # --- Markdown -------------------------------------------------------------------------------------
 
 
-def _facts(result: dict) -> list[str]:
-    machine, versions = result["machine"], result["machine"]["versions"]
+def _facts(result: Result) -> list[str]:
+    machine, versions = result.machine, result.machine["versions"]
     return [
-        f"{len(result['runs'])} trainings, {result['seconds']:.0f} s summed up, on "
+        f"{len(result.trainings)} trainings, {result.seconds:.0f} s in all, on "
         f"{machine['cores']} cores ({machine['device']}), lagrax {versions['lagrax']} at "
-        f"{machine['commit']}, jax {versions['jax']}, {result['date'][:10]}.\n"
+        f"{machine['commit']}, jax {versions['jax']}, {result.date[:10]}.\n"
     ]
 
 
-def _claims(claims: list[dict]) -> list[str]:
+def _claims(claims: Sequence[Claim]) -> list[str]:
     rows = [
         [
-            claim["claim"],
-            "never" if claim["value"] is None else f"{_number(claim['value'])} {claim['unit']}",
-            f"{'≥' if claim['better'] == 'higher' else '≤'} {claim['bar']:g}",
-            "holds" if claim["holds"] else "**does not hold**",
+            claim.claim,
+            claim.show_value(),
+            claim.show_target(),
+            claim.verdict if claim.holds else f"**{claim.verdict}**",
         ]
         for claim in claims
     ]
-    return _markdown(["claim", "measured", "bar", "verdict"], rows)
+    return _markdown(["claim", "measured", "target", "verdict"], rows)
 
 
-def _number(value: float) -> str:
-    return f"−{-value:g}" if value < 0 else f"{value:g}"
+def _table(table: ResultTable) -> list[str]:
+    rows = [[show_cell(cell) for cell in row] for row in table.rows]
+    note = [f"{table.note}\n"] if table.note else []
+    return [f"{table.title}:\n", *_markdown(table.columns, rows), *note]
 
 
-def _table(table: dict) -> list[str]:
-    rows = [[str(cell) for cell in row] for row in table["rows"]]
-    note = [f"{table['note']}\n"] if table["note"] else []
-    return [f"{table['title']}:\n", *_markdown(table["columns"], rows), *note]
-
-
-def _markdown(columns: list[str], rows: list[list[str]]) -> list[str]:
+def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     lines = [columns, ["---"] * len(columns), *rows]
     return ["\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"]
 

@@ -1,4 +1,4 @@
-"""The folder with a command's answer: its own files, all of them or none."""
+"""The folder with the answer of a command. All of its files are written, or none."""
 
 import contextlib
 import glob
@@ -21,27 +21,32 @@ class FolderError(ValueError):
 
 
 def check_folder(folder: Path, command: str) -> None:
-    """Refuses a folder with something else in it, before anything is computed."""
+    """Raises if a folder cannot take the answer of a command, before anything is computed."""
     if folder.exists() and not folder.is_dir():
-        raise FolderError(f"--out {folder} is a file; expected a folder: name another.")
+        raise FolderError(f"--out {folder} is a file; expected a folder: give another name.")
     if folder.is_dir() and any(folder.iterdir()) and read_summary(folder).get("command") != command:
         raise FolderError(
             f"--out {folder} holds something other than an answer of `lagrax {command}`; expected "
-            "a new or empty folder, or one of its own: name another."
+            "a new or empty folder, or an earlier answer: give another folder."
         )
     for path in folder.glob("*"):
         if path.is_symlink() and path.is_dir():
             raise FolderError(
-                f"--out {folder}: {path} leads to another folder; expected one of its own: remove "
-                "it, or name another."
+                f"--out {folder}: {path} is a link to another folder, which is never written to: "
+                "remove the link, or give another folder."
             )
     there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not os.access(there, os.W_OK | os.X_OK):
-        raise PermissionError(f"--out {folder}: {there} cannot be written to: name another folder.")
+        raise PermissionError(f"--out {folder}: {there} cannot be written to: give another folder.")
+
+
+def note_new_folder(folder: Path) -> list[str]:
+    """A line to print about a folder that has yet to be made."""
+    return [] if folder.exists() else [f"Made the folder {folder.resolve()}"]
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
-    """What a command wrote about its answer in this folder; nothing where it did not."""
+    """The summary of the answer in a folder; empty if there is none."""
     try:
         content = read_json(folder / SUMMARY)
     except (OSError, ValueError):
@@ -50,28 +55,30 @@ def read_summary(folder: Path) -> dict[str, Any]:
 
 
 def is_unfinished(folder: Path) -> bool:
-    """Whether a command was killed while its files took the places of an earlier answer's."""
+    """Whether a command was killed while its files replaced those of an earlier answer."""
     return bool(read_summary(folder).get(UNFINISHED))
 
 
 @contextlib.contextmanager
 def answering(folder: Path) -> Iterator[Path]:
-    """A folder to write to, whose files go to `folder` once all of them are there, the page last.
-    What an earlier answer wrote there and this one does not is removed."""
+    """Yields a temporary folder, whose files move to `folder` in the end, the page last.
+
+    Files of an earlier answer that this one does not have are removed.
+    """
     folder = folder.absolute()
     with writing(folder):
-        _sweep(folder)
+        _remove_unfinished(folder)
         unfinished = folder.with_name(f".{folder.name}.{os.getpid()}.part")
         unfinished.mkdir(parents=True)
         try:
             yield unfinished
-            _move(unfinished, folder)
+            _move_files(unfinished, folder)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _sweep(folder: Path) -> None:
-    """Removes what killed processes were writing."""
+def _remove_unfinished(folder: Path) -> None:
+    """Removes the temporary folders of killed processes."""
     for path in folder.parent.glob(f".{glob.escape(folder.name)}.*.part"):
         number = path.name.removesuffix(".part").rpartition(".")[2]
         if number.isdecimal() and _has_ended(int(number)):
@@ -79,9 +86,9 @@ def _sweep(folder: Path) -> None:
 
 
 def _has_ended(process: int) -> bool:
-    if process == os.getpid():  # In containers an earlier one often had the same number.
+    if process == os.getpid():  # in a container the killed process often had the same number
         return True
-    if os.name != "posix":  # On Windows, to ask is to end it.
+    if os.name != "posix":  # on Windows, os.kill ends the process
         return False
     try:
         os.kill(process, 0)
@@ -92,7 +99,7 @@ def _has_ended(process: int) -> bool:
     return False
 
 
-def _move(unfinished: Path, folder: Path) -> None:
+def _move_files(unfinished: Path, folder: Path) -> None:
     if not folder.exists():
         os.rename(unfinished, folder)
         return
@@ -100,10 +107,10 @@ def _move(unfinished: Path, folder: Path) -> None:
     before = read_summary(folder)
     files = before.get("files")
     files = files if isinstance(files, list) else []
-    # What no file can be called, such as a name with a NUL, was not written here.
+    # A damaged summary may hold names that no file can have, such as one with a NUL.
     old = {x for x in files if isinstance(x, str) and x.isprintable() and len(x) < 256}
     if before:
-        # Killed in between, the folder is known for what it is, and which files are its own.
+        # If the process is killed here, the summary still tells which files belong to an answer.
         write_json(folder / SUMMARY, before | {"files": sorted(old | {*names}), UNFINISHED: True})
     for name in sorted(names, key=lambda name: (name == PAGE, name == SUMMARY, name)):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -115,7 +122,7 @@ def _move(unfinished: Path, folder: Path) -> None:
 
 
 def write_figures(folder: Path, drawn: Sequence[plotting.Figure]) -> None:
-    """Each in the folder `figures`, as what it says and as a picture."""
+    """Writes each figure to the folder `figures`, as JSON and as a picture."""
     for figure in drawn:
         path = folder / "figures" / figure.name
         write_json(path.with_name(f"{figure.name}.json"), plotting.to_json(figure))
@@ -123,7 +130,7 @@ def write_figures(folder: Path, drawn: Sequence[plotting.Figure]) -> None:
 
 
 def write_summary(folder: Path, summary: dict[str, Any]) -> dict[str, Any]:
-    """Says in `folder` what was found and which files there are; the summary with these."""
+    """Writes the summary, with the list of files in `folder`, and returns it."""
     names = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
     summary = summary | {"files": sorted({*names, SUMMARY})}
     write_json(folder / SUMMARY, summary)

@@ -1,11 +1,11 @@
-"""What every command shares: exit codes, one sentence for an error, JSON, Ctrl-C."""
+"""The parts that all commands share: exit codes, errors, options, output, Ctrl-C."""
 
 import contextlib
 import dataclasses
 import inspect
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -13,10 +13,11 @@ import typer
 import typer.core
 
 from ..training._launchers import LAUNCHERS
+from .compilation_cache import enable_compilation_cache
 
 
 def in_order(*names: str) -> type[typer.core.TyperGroup]:
-    """A group of commands that lists them in this order."""
+    """A class of command groups that list their commands in this order."""
 
     class Group(typer.core.TyperGroup):
         def list_commands(self, ctx: Any) -> list[str]:
@@ -33,20 +34,23 @@ def run_app(
     refused: tuple[type[BaseException], ...],
     failed: tuple[type[BaseException], ...],
 ) -> int:
-    """Runs a command line and returns its exit code: 2 for an error in `refused`, 1 for one in
-    `failed`."""
+    """Runs a command line and returns its exit code.
+
+    The code is 2 for an error in `refused` and 1 for one in `failed`. Both end with one sentence.
+    """
+    enable_compilation_cache()
     try:
         code = app(list(arguments), prog_name=name, standalone_mode=False)
     except typer.TyperException as error:
-        return _complain(_quoting(error), error.exit_code)
+        return _print_error(_describe_error(error), error.exit_code)
     except refused as error:
-        return _complain(str(error), 2)
+        return _print_error(str(error), 2)
     except failed as error:
-        return _complain(str(error), 1)
+        return _print_error(str(error), 1)
     return code or 0
 
 
-def _quoting(error: typer.TyperException) -> str:
+def _describe_error(error: typer.TyperException) -> str:
     """The message of an error in an option, with the value that pydantic rejected."""
     message = error.format_message().replace("Value error, ", "").removesuffix(".")
     details = getattr(error.__cause__, "errors", list)()
@@ -54,7 +58,7 @@ def _quoting(error: typer.TyperException) -> str:
     return "; got ".join([message, *given]) + "."
 
 
-def _complain(sentence: str, code: int) -> int:
+def _print_error(sentence: str, code: int) -> int:
     if sentence:
         print(sentence, file=sys.stderr)
     return code
@@ -92,29 +96,77 @@ def takes(record: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
     return decorate
 
 
+def add_options(
+    options: Mapping[str, tuple[Any, Any, Any]], *, first: bool = False
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command further options, which it receives as `**parameters`.
+
+    Each is a type, a `typer.Option` and a default, by name. They stand before the command's own
+    options in its help if `first`.
+    """
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        hints = get_type_hints(function, include_extras=True)
+        kind = inspect.Parameter.KEYWORD_ONLY
+        own = [
+            p.replace(kind=kind, annotation=hints[p.name])
+            for p in inspect.signature(function).parameters.values()
+            if p.kind is not inspect.Parameter.VAR_KEYWORD
+        ]
+        more = [
+            inspect.Parameter(n, kind, default=default, annotation=Annotated[type_, option])
+            for n, (type_, option, default) in options.items()
+        ]
+        parameters = [*more, *own] if first else [*own, *more]
+
+        def command(**given: Any) -> None:
+            function(**given)
+
+        command.__doc__ = function.__doc__
+        command.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
+        command.__annotations__ = {p.name: p.annotation for p in parameters}
+        return command
+
+    return decorate
+
+
 def bad(sentence: str) -> typer.BadParameter:
+    """An error in the command line, with exit code 2."""
     return typer.BadParameter(sentence)
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
+Verbose = Annotated[bool, typer.Option("--verbose", help="List all files of the answer.")]
 
 
 def print_json(content: Any) -> None:
     print(json.dumps(content, indent=1, ensure_ascii=False))
 
 
-def print_answer(summary: dict[str, Any], lines: Sequence[str], as_json: bool) -> None:
+def print_answer(
+    summary: dict[str, Any], lines: Sequence[str], as_json: bool, verbose: bool
+) -> None:
+    """Prints the lines and the one file to open first; with `verbose` all files."""
     if as_json:
         print_json(summary)
         return
-    for line in lines:
-        print(line)
-    for name in summary["files"]:
-        print(f"Wrote {Path(summary['folder']) / name}")
+    print(*lines, *(f"Wrote {path}" for path in answer_paths(summary, verbose)), sep="\n")
+
+
+def answer_paths(summary: dict[str, Any], verbose: bool) -> list[Path]:
+    """The one file of an answer to open first; with `verbose` all files."""
+    files = summary["files"]
+    first = next((name for name in OPEN_FIRST if name in files), files[0])
+    return [Path(summary["folder"]) / name for name in (files if verbose else [first])]
+
+
+# The file of an answer to open first, the best one first.
+OPEN_FIRST = ("report.html", "figures/diagram.png", "figures/region.png", "figures/cobweb.png")
 
 
 @contextlib.contextmanager
 def leaving_as_it_was() -> Iterator[None]:
+    """Ends a command that writes all of its answer or nothing, after Ctrl-C."""
     try:
         yield
     except KeyboardInterrupt:

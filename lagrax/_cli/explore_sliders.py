@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..systems import SYSTEMS, DigitalControl, HeldSystem, LinearSystem, System
-from .analyse import parameters_of
+from .analyse import describe_parameter, parameters_of
 
 # The number of knots in plots of knots.
 KNOTS = 60
@@ -98,22 +98,6 @@ class ExplorerEquation:
         return max(KNOTS, math.ceil(self.t1 / shortest))
 
 
-_ABOUT = {
-    "a": "growth",
-    "tau": "τ, the period of the hold",
-    "lag": "samples before the last",
-    "gain": "factor of the feedback",
-    "omega": "ω, the frequency",
-    "zeta": "ζ, the damping",
-    "k": "held feedback",
-    "beta": "β, the production",
-    "gamma": "γ, the decay",
-    "n": "steepness",
-    "start": "the first state",
-}
-
-_ABOUT_LAGS = {"tau": "τ, the delay"}
-
 Range = tuple[float, float, float] | tuple[float, float, float, float, float]
 
 
@@ -121,15 +105,15 @@ def _make_equation(
     name: str, title: str, formula: str, t1: float, top: float = math.inf, **ranges: Range
 ) -> ExplorerEquation:
     """Each range is `(low, high, step)`, or `(low, high, step, least, most)` where it may grow."""
-    about = _ABOUT if issubclass(SYSTEMS[name], HeldSystem) else _ABOUT | _ABOUT_LAGS
     make: Any = SYSTEMS[name]
     start = round(float(np.ravel(make().y0)[0]), 6)  # the digits of a float32
     values = parameters_of(name) | {"lag": 0.0, "start": start}
     sliders = []
     for parameter, (low, high, step, *limits) in ranges.items():
         least, most = limits or (low, high)
+        about = "initial state" if parameter == "start" else describe_parameter(name, parameter)
         value = float(values[parameter])
-        sliders.append(Slider(parameter, low, high, step, value, about[parameter], least, most))
+        sliders.append(Slider(parameter, low, high, step, value, about, least, most))
     return ExplorerEquation(name, title, formula, tuple(sliders), t1, top)
 
 

@@ -16,8 +16,25 @@ from ..identify._selection import Selection
 from ..training._files import write_atomically
 from ..training._launchers import launch
 from ..training._machine import describe as machine, load
-from .answers import PAGE, FolderError, answering, check_folder, write_figures, write_summary
-from .command import Json, check_launcher, leaving_as_it_was, print_json, takes
+from .answers import (
+    PAGE,
+    FolderError,
+    answering,
+    check_folder,
+    note_new_folder,
+    write_figures,
+    write_summary,
+)
+from .command import (
+    Json,
+    Verbose,
+    answer_paths,
+    check_launcher,
+    leaving_as_it_was,
+    print_answer,
+    print_json,
+    takes,
+)
 from .fit_figures import draw_figures
 from .fit_model import Fit, fit_equation
 from .fit_options import FitError as FitError, FitOptions
@@ -44,9 +61,7 @@ def fit(
         str,
         typer.Option(help="Fit several tables here, or with ray on the workers of a cluster."),
     ] = "here",
-    verbose: Annotated[
-        bool, typer.Option("--verbose", help="List all files that were written.")
-    ] = False,
+    verbose: Verbose = False,
     as_json: Json = False,
 ) -> None:
     """Learn an equation from measurements, forecast, and report.
@@ -64,15 +79,7 @@ def fit(
         return
     with leaving_as_it_was():
         summary, lines = fit_table(data[0], out or Path(f"fit-{data[0].stem}"), options)
-    if as_json:
-        print_json(summary)
-        return
-    print(*lines, *(f"Wrote {path}" for path in _list_files(summary, verbose)), sep="\n")
-
-
-def _list_files(summary: dict[str, Any], verbose: bool) -> list[Path]:
-    """The files to name: the page to open, or all."""
-    return [Path(summary["folder"]) / n for n in (summary["files"] if verbose else [PAGE])]
+    print_answer(summary, lines, as_json, verbose)
 
 
 # --- one table and several ------------------------------------------------------------------------
@@ -91,8 +98,9 @@ def fit_table(data: Path, out: Path, options: FitOptions) -> tuple[dict[str, Any
         data, options.time, options.column or None, options.inputs or (), options.unit
     )
     result = fit_equation(data, options, table)
+    lines = [*format_lines(result), *note_new_folder(out)]
     summary = write_answer(result, out)
-    return summary | {"folder": str(out.resolve())}, format_lines(result)
+    return summary | {"folder": str(out.resolve())}, lines
 
 
 def list_tasks(tables: Sequence[Path], out: Path, options: FitOptions) -> list[Task]:
@@ -130,7 +138,7 @@ def _fit_several(tasks: Sequence[Task], launcher: Any, as_json: bool, verbose: b
             continue
         summaries.append(summary)
         doubt = [summary["doubt"]] if summary["doubt"] else []
-        for line in [*(f"wrote {path}" for path in _list_files(summary, verbose)), *doubt]:
+        for line in [*(f"wrote {path}" for path in answer_paths(summary, verbose)), *doubt]:
             print(f"{name}: {line}", file=sys.stderr)
         if not as_json:
             print(*(f"{name}: {equation}" for equation in summary["equations"]), sep="\n")

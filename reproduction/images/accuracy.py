@@ -16,7 +16,7 @@ from lagrax.plotting import Figure
 
 from ..data.errors import join_names
 from ..models import AUGMENTED, DATASETS, TABLE_1
-from ..result import Result, Run, Table
+from ..result import Result, ResultTable, TrainingTime
 from .claims import (
     Spreads,
     compute_spreads,
@@ -80,7 +80,7 @@ def make_image_result(
         quick=quick,
         machine=_describe_machines(records),
         seconds=round(sum(record.seconds for record in records), 2),
-        runs=[Run(record.run.name, record.seconds) for record in records],
+        trainings=[TrainingTime(record.run.name, record.seconds) for record in records],
         claims=image_claims(groups.default),
         tables=tables,
         figures=[figure.name for figure in figures],
@@ -132,7 +132,7 @@ def _describe_machines(records: Sequence[RunRecord]) -> dict[str, object]:
 # --- tables ---------------------------------------------------------------------------------------
 
 
-def _make_accuracy_tables(cells: Cells) -> list[Table]:
+def _make_accuracy_tables(cells: Cells) -> list[ResultTable]:
     if not cells:
         return []
     models = {"Table 1": TABLE_1, "Augmented models": AUGMENTED}
@@ -143,7 +143,9 @@ def _make_accuracy_tables(cells: Cells) -> list[Table]:
     ]
 
 
-def _make_accuracy_table(title: str, dataset: str, models: Sequence[str], cells: Cells) -> Table:
+def _make_accuracy_table(
+    title: str, dataset: str, models: Sequence[str], cells: Cells
+) -> ResultTable:
     rows = []
     for model in models:
         records, paper = cells.get((dataset, model), []), paper_accuracy(dataset, model)
@@ -156,7 +158,7 @@ def _make_accuracy_table(title: str, dataset: str, models: Sequence[str], cells:
         rows.append([model, best, medians[0], *others, medians[1], str(paper), difference, seeds])
     first, *other_names = MEASURES
     columns = ["model", first, "median", *other_names, "median", "paper", "best − paper", "seeds"]
-    return Table(columns, rows, title, _count_reached(dataset, models, cells))
+    return ResultTable(columns, rows, title, _count_reached(dataset, models, cells))
 
 
 def _show_median(values: Sequence[float]) -> str:
@@ -191,7 +193,7 @@ def _count_reached(dataset: str, models: Sequence[str], cells: Cells) -> str:
     )
 
 
-def _make_measures_table(cells: Cells) -> list[Table]:
+def _make_measures_table(cells: Cells) -> list[ResultTable]:
     """How many claims hold, by the epoch of the accuracies."""
     if not any(len(records) >= SEEDS for records in cells.values()):
         return []
@@ -211,7 +213,7 @@ def _make_measures_table(cells: Cells) -> list[Table]:
         "UNPCDDE5 above NPCDDE5 above NODE; all NPCDDEs and UNPCDDEs above NODE and NDDE; the "
         "best model of Table 1; the best model for each number of added channels."
     )
-    return [Table(columns, rows, "How much holds, by the epoch of the accuracies", note)]
+    return [ResultTable(columns, rows, "How much holds, by the epoch of the accuracies", note)]
 
 
 def _count_clear_differences(spreads: Spreads) -> tuple[str, str]:
@@ -223,7 +225,7 @@ def _count_clear_differences(spreads: Spreads) -> tuple[str, str]:
     return str(sum(x < -2 for x in leads)), str(sum(x > 2 for x in leads))
 
 
-def _make_other_table(records: Sequence[RunRecord], cells: Cells) -> Table:
+def _make_other_table(records: Sequence[RunRecord], cells: Cells) -> ResultTable:
     rows = []
     for run, group in group_by_seed(records).items():
         protocol = run.protocol
@@ -247,10 +249,10 @@ def _make_other_table(records: Sequence[RunRecord], cells: Cells) -> Table:
         "default's best is the best epoch of the same seeds in the default setting, if all of "
         "them exist."
     )
-    return Table(columns, rows, "Runs of other settings", note)
+    return ResultTable(columns, rows, "Runs of other settings", note)
 
 
-def _make_commit_table(records: Sequence[RunRecord]) -> list[Table]:
+def _make_commit_table(records: Sequence[RunRecord]) -> list[ResultTable]:
     """The code that each run was trained with, if it ran from a git checkout."""
     groups: dict[tuple[str, str], list[RunRecord]] = {}
     for record in records:
@@ -263,4 +265,4 @@ def _make_commit_table(records: Sequence[RunRecord]) -> list[Table]:
         name = f"{commit.rstrip('+')}{changed}"
         rows.append([name, DATASETS[dataset], str(len(group)), models])
     columns = ["commit", "data set", "runs", "models"]
-    return [Table(columns, rows, "Commits of the runs")] if rows else []
+    return [ResultTable(columns, rows, "Commits of the runs")] if rows else []

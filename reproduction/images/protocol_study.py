@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from ..result import Table
+from ..result import ResultTable
 from .protocol import Protocol, default_protocol
 from .records import RunRecord
 from .statistics import Spread, get_best, get_last, paper_accuracy
@@ -61,7 +61,7 @@ def list_settings(model: str) -> list[Protocol]:
     ]
 
 
-def study_tables(records: Sequence[RunRecord]) -> list[Table]:
+def study_tables(records: Sequence[RunRecord]) -> list[ResultTable]:
     """A table for each of three questions, with a number for each seed of a setting."""
     settings: dict[tuple[str, Protocol], list[RunRecord]] = {
         (model, protocol): [] for model in MODELS for protocol in list_settings(model)
@@ -113,7 +113,7 @@ class _StudyRuns:
                         yield a, b
 
 
-def _make_precision_table(runs: _StudyRuns) -> Table:
+def _make_precision_table(runs: _StudyRuns) -> ResultTable:
     rows, seed_distances = [], [0.0]
     means: dict[str, list[float]] = {}
     for model, protocol, records in runs.iterate_precisions():
@@ -132,10 +132,10 @@ def _make_precision_table(runs: _StudyRuns) -> Table:
         "runs includes compilation."
     )
     columns = ["model, solver, field", "best epoch", "last epoch", "training loss", "seconds"]
-    return Table(columns, rows, "Protocol study, the precision of the field", note)
+    return ResultTable(columns, rows, "Protocol study, the precision of the field", note)
 
 
-def _make_solver_table(runs: _StudyRuns) -> Table:
+def _make_solver_table(runs: _StudyRuns) -> ResultTable:
     rows = []
     for model, protocol, records in runs.iterate_solvers():
         counts = [f"{x.nfe[0]} → {x.nfe[-1]}" for x in records if x.nfe is not None]
@@ -165,7 +165,7 @@ def _make_solver_table(runs: _StudyRuns) -> Table:
         "evaluations",
         "seconds",
     ]
-    return Table(columns, rows, "Protocol study, solver and steps", note)
+    return ResultTable(columns, rows, "Protocol study, solver and steps", note)
 
 
 def _compare_steps(runs: _StudyRuns) -> Iterator[str]:
@@ -219,7 +219,7 @@ def _compute_fine_change(record: RunRecord) -> float | None:
     return None if record.fine_accuracy is None else record.fine_accuracy - record.last
 
 
-def _make_epoch_table(runs: _StudyRuns) -> Table:
+def _make_epoch_table(runs: _StudyRuns) -> ResultTable:
     rows = []
     for model in MODELS:
         records = runs.get_every_seed(model, default_protocol(model))
@@ -234,7 +234,7 @@ def _make_epoch_table(runs: _StudyRuns) -> Table:
         "not say at which epoch it measures."
     )
     columns = ["model", "best epoch", "last epoch", "best epochs of the seeds", "paper"]
-    return Table(columns, rows, "Protocol study, best or last epoch", note)
+    return ResultTable(columns, rows, "Protocol study, best or last epoch", note)
 
 
 def _show_accuracies(records: Sequence[RunRecord]) -> list[str]:

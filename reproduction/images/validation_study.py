@@ -8,7 +8,7 @@ midpoint steps, with the same number of evaluations of the field as in the defau
 from collections.abc import Sequence
 
 from ..models import DATASETS, paper_intervals, paper_models
-from ..result import Table
+from ..result import ResultTable
 from .protocol import Protocol
 from .records import RunRecord
 from .statistics import Cells, Spread, get_best, get_fine, get_last, paper_accuracy
@@ -46,7 +46,7 @@ def belongs_to_validation(record: RunRecord) -> bool:
     return record.run.protocol == validation_protocol(record.model)
 
 
-def validation_tables(records: Sequence[RunRecord], default: Cells) -> list[Table]:
+def validation_tables(records: Sequence[RunRecord], default: Cells) -> list[ResultTable]:
     """One table for each data set with records of the study."""
     tables = []
     for dataset, title in DATASETS.items():
@@ -60,7 +60,7 @@ def validation_tables(records: Sequence[RunRecord], default: Cells) -> list[Tabl
             if group
         ]
         if rows:
-            tables.append(Table(COLUMNS, rows, f"Validation study, {title}", NOTE))
+            tables.append(ResultTable(COLUMNS, rows, f"Validation study, {title}", NOTE))
     return tables
 
 

@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 
 import lagrax
-from lagrax._cli import analyse as analysing, answers as _answers, long_run as _longrun
+from lagrax._cli import (
+    analyse as analysing,
+    analyse_diagram,
+    answers as _answers,
+    long_run as _longrun,
+)
+from lagrax._cli.analyse_equation import ParameterRange
 from lagrax._cli.long_run import learned_map, long_run_of, precisely, why_no_map
 from lagrax.plotting import from_json
 
@@ -53,7 +59,7 @@ def test_the_files_of_a_diagram(lagrax_command, tmp_path):
     code, out, err = lagrax_command(*line.split())
     assert code == 0
     assert "the fixed point 1 loses its stability at a = 2 " in out
-    assert f"Wrote {tmp_path / 'found/diagram.csv'}" in out
+    assert out.endswith(f"Wrote {tmp_path / 'found/figures/diagram.png'}\n")
     assert "Traceback" not in err
     header, table = read_csv(tmp_path / "found/diagram.csv")
     assert header == ["a", "exponent", "period", "x_low", "x_high"]
@@ -98,8 +104,8 @@ def test_narrow_windows_within_chaos_are_told(lagrax_command, tmp_path):
         inside = (table[:, 0] >= w["low"] - 1e-9) & (table[:, 0] <= w["high"] + 1e-9)
         periods = table[inside, header.index("period")]
         assert w["throughout"] == bool(np.all(periods == 0))
-    told = analysing._told(analysing.Span("a", 2.7, 2.85), [], chaos)
-    assert any("chaos, but for narrow windows, from" in line for line in told)
+    told = analyse_diagram.describe_diagram(ParameterRange("a", 2.7, 2.85), [], chaos)
+    assert any("chaos, except for narrow windows, from" in line for line in told)
 
 
 def test_an_invariant_curve_is_no_chaos(lagrax_command):
@@ -114,8 +120,8 @@ def test_an_invariant_curve_is_no_chaos(lagrax_command):
 
 def test_the_page_says_over_how_many_iterates_chaos_is_told():
     page = Path(__file__).parents[2].joinpath("docs/analysis.md").read_text(encoding="utf-8")
-    told = f"{analysing.FULL.confirm:,} iterates ({analysing.LEARNED.confirm:,} of a learned"
-    assert told in " ".join(page.split())
+    usual, learned = analyse_diagram.CLASSICAL, analyse_diagram.LEARNED
+    assert f"{usual.confirm:,} iterates ({learned.confirm:,} of a learned" in " ".join(page.split())
 
 
 def test_what_floating_point_loses_is_no_fixed_point(lagrax_command):
@@ -206,7 +212,7 @@ def test_again_without_what_was_there(lagrax_command, tmp_path):
     ("line", "sentence"),
     [
         ("nothing", "No equation and no folder 'nothing': expected one of population, linear"),
-        ("hutchinson", "The equation hutchinson has a lag, and only those with holds"),
+        ("hutchinson", "The equation hutchinson has a lag, and only equations with holds"),
         ("population --k 3", "population has no parameter k: it has a, tau, lag."),
         ("population --tau -1", "tau = -1: expected a positive number."),
         ("population --a nan", "a = nan: expected a finite number."),

@@ -11,7 +11,7 @@ import pytest
 from helpers.faults import DISK_FULL, mount, raise_disk_full
 from helpers.interrupted_run import StopTraining
 
-from lagrax._cli import analyse as analysing, answers as _answers
+from lagrax._cli import analyse_equation as analysing, answers as _answers
 from lagrax._cli.answers import answering, read_summary, write_summary
 from lagrax.training._checkpoints import load_arrays
 from lagrax.training._files import WriteError, write_atomically
@@ -42,7 +42,7 @@ def test_kill_while_an_answer_is_replaced_is_noticed(tmp_path, monkeypatch):
     assert (folder / "b").read_text() == (folder / "report.html").read_text() == "old"
     assert _answers.is_unfinished(folder)
     with pytest.raises(analysing.AnalyseError, match=r"holds parts of two answers, .* again\."):
-        analysing._learned(folder, {})
+        analysing.find_equation(str(folder), {})
     # The same command again, or another one of its kind.
     _answers.check_folder(folder, "fit")
     write_answer(folder, "newer", "b", "report.html")

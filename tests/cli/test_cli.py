@@ -127,7 +127,7 @@ def test_a_trough_below_any_number(lagrax_command, tmp_path):
     line = "simulate population --lag 3 --a 2 --t1 800 --samples 801 --csv x.csv"
     code, out, err = lagrax_command(*line.split())
     assert (code, err) == (0, "")
-    assert "Written as 0 where it is positive, but smaller than any number" in out
+    assert "Zeros in the samples are positive numbers too small" in out
     logs = [np.log(0.5)] * 4
     for _ in range(800):
         logs.append(logs[-1] + 2 * (1 - np.exp(logs[-4])))
@@ -178,7 +178,7 @@ def test_mackey_glass_from_almost_nothing(lagrax_command, tmp_path):
 def test_starts_that_are_not_positive(lagrax_command, tmp_path, line, last):
     code, out, _ = lagrax_command("simulate", *line.split(), "--csv", "x.csv")
     assert code == 0
-    assert "Written as 0" not in out
+    assert "Zeros" not in out
     np.testing.assert_allclose(read_csv(tmp_path / "x.csv")[1][-1, 1], last, rtol=1e-7)
 
 
@@ -217,7 +217,7 @@ def test_simulate_csv_alone_draws_nothing(lagrax_command, tmp_path):
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("simulate nothing", "No such command 'nothing'"),
+        ("simulate nothing", "No equation 'nothing': expected one of population, linear"),
         ("simulate population --b 3", "No such option: --b"),
         ("simulate population --a much", "'--a': Input should be a valid number"),
         ("simulate population --tau 0", "tau=0.0; expected a positive"),
@@ -262,7 +262,7 @@ def test_bad_input_gets_one_sentence(lagrax_command, tmp_path, line, sentence):
 def test_a_failing_solve_is_told(lagrax_command, tmp_path, line, until, remedy):
     code, out, err = lagrax_command("simulate", *line.split())
     assert (code, out) == (1, "")
-    assert re.match(rf"The solution can be followed until t = {until}: ", err)
+    assert re.match(rf"The solve stopped at t = {until}, ", err)
     assert remedy in err
     assert err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
@@ -283,5 +283,11 @@ def test_a_long_simulation(lagrax_command, name, t1):
 
 def test_every_system_has_its_summary(lagrax_command):
     _, out, _ = lagrax_command("simulate", "--help")
-    assert cli.SUMMARIES.keys() == lagrax.systems.SYSTEMS.keys()
+    assert simulating.SUMMARIES.keys() == lagrax.systems.SYSTEMS.keys()
     assert "$" not in out
+
+
+def test_a_new_folder_is_announced(lagrax_command, tmp_path):
+    line = ["simulate", "population", "--out", "plots/x.png"]
+    assert f"Made the folder {tmp_path / 'plots'}\n" in lagrax_command(*line)[1]
+    assert "Made the folder" not in lagrax_command(*line)[1]

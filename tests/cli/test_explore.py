@@ -26,7 +26,7 @@ import numpy as np
 import pytest
 
 from lagrax import analysis, systems
-from lagrax._cli.analyse import held_systems, parameters_of
+from lagrax._cli.analyse_equation import held_systems, parameters_of
 from lagrax._cli.explore import HOST, make_page_server, parse_address, to_address
 from lagrax._cli.explore_sliders import ExploreError, equations, make_state
 from lagrax._cli.explore_view import make_diagram, make_marker, make_view

@@ -52,7 +52,7 @@ def test_the_library_finds_a_transient_before_a_long_rest():
 
 @pytest.mark.slow
 def test_the_library_finds_a_transient_within_one_interval():
-    """x' = 3.6 - 0.2 x(⌊t/5⌋·5): at the first knot it has come to rest, and stays there."""
+    """x' = 3.6 - 0.2 x(⌊t/5⌋·5) is at rest from the first knot on."""
     ts = np.arange(300.0)
     ys = np.where(ts < 5, 8 + 2 * ts, 18.0)
     ys += 0.02 * np.random.default_rng(0).standard_normal(len(ts))
@@ -128,9 +128,8 @@ def test_irregular_times_and_missing_values_are_allowed():
     assert found == pytest.approx({(1, 0): 2.6, (1, 1): -2.6}, rel=0.02)
 
 
-@pytest.mark.parametrize("first", [5, 10])
+@pytest.mark.parametrize("first", [pytest.param(5, marks=pytest.mark.slow), 10])
 def test_values_missing_at_knots_are_interpolated_from_one_side(first):
-    """What was held there comes from samples on one side of the kink."""
     ts = np.arange(121) / 10
     ys = np.array(lagrax.systems.Population(a=2.2).solution(ts, 0.4))
     ys[first::11] = np.nan
@@ -139,9 +138,17 @@ def test_values_missing_at_knots_are_interpolated_from_one_side(first):
     assert found == pytest.approx({(1, 0): 2.2, (1, 1): -2.2}, rel=0.02)
 
 
-@pytest.mark.parametrize("gone", [slice(100, 126), slice(0, 30), slice(101, 115), slice(220, None)])
+@pytest.mark.parametrize(
+    "gone",
+    [
+        slice(100, 126),
+        pytest.param(slice(0, 30), marks=pytest.mark.slow),
+        pytest.param(slice(101, 115), marks=pytest.mark.slow),
+        slice(220, None),
+    ],
+)
 def test_a_long_gap_does_not_bias_the_equation(gone, tmp_path):
-    """Windows start where something was measured, however long it was not."""
+    """Windows start from measured samples."""
     ts, ys = population_series(span=24.0)
     ys[gone] = np.nan
     model = Identifier([Hold(1.0)], "library").fit(ts, ys)
@@ -175,7 +182,7 @@ def test_states_may_be_measured_in_turn():
 
 
 def test_the_unmeasured_end_of_a_column_is_not_held_out():
-    """The end of a column of which nothing was measured says nothing about errors."""
+    """Held-out errors need measurements."""
     ts = np.arange(0, 40, 0.25)
     ys = np.stack([50 + 30 * np.cos(ts), -30 * np.sin(ts)], axis=1)
     ys[120:, 0] = np.nan
@@ -199,8 +206,8 @@ def test_a_column_without_held_out_values_is_refused():
 @pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.0, 1e-3])
 def test_small_terms_are_dropped_unless_they_improve_the_fit(noise):
-    """Two species that come to rest, of which the held-out end says little. Regression calls for
-    further terms, up to a sixteenth as large as the largest one."""
+    """Two species come to rest, so the held-out end has little information. Regression alone adds
+    terms up to a sixteenth as large as the largest one."""
     ts, state, rows = np.arange(0, 20.01, 0.1), np.array([0.5, 0.4]), []
     for i in range(len(ts)):
         rows.append(state)
@@ -237,7 +244,7 @@ def test_negligible_terms_of_a_driven_oscillator_are_dropped():
 
 
 def test_nearly_proportional_terms_have_finite_coefficients(x64):
-    """Powers of such numbers are so nearly proportional that a step's equations are singular."""
+    """The powers of large numbers that vary little make the equations of a step singular."""
     ts, ys = population_series(span=30.0)
     model = Identifier([Hold(1.0)], "library").fit(ts, np.round(101325 + 5 * ys, 2))
     assert np.all(np.isfinite(model.equation_.coefficients))
@@ -255,7 +262,7 @@ def test_states_with_too_many_digits_for_float32_are_refused(x64):
 
 
 def test_units_that_float32_cannot_mix_are_named():
-    """Neither column is too large or small; how fast one goes for a square of the other is."""
+    """Each column alone has a suitable size, but the coefficient of a square does not."""
     ts = np.linspace(0, 12, 121)
     small = np.sin(ts)
     large = 5 - np.cumsum(small**2) * 0.1

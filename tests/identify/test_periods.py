@@ -57,7 +57,7 @@ def test_a_known_field_has_only_its_period_learned():
 
 
 def test_negligible_terms_of_a_scanned_period_are_dropped():
-    """A scanned period is not exact while terms are chosen; what that calls for goes to zero."""
+    """The scanned period is not exact while terms are selected, which adds terms."""
     ts, ys = population_series(span=12.0)
     model = Identifier([Hold(Learn(0.7))], "library", progress=False, ensemble=2).fit(ts, ys)
     assert model.equations() == ["x′ = 2.6 x − 2.6 x x(⌊t⌋)"]

@@ -17,7 +17,7 @@ from lagrax.identify._windows import cut_windows
 
 
 def test_integrals_of_terms_are_exact_for_parabolas():
-    """x = 1 + t, held at whole times: integrals of 1, x, z, x z over each gap, by hand."""
+    """Integrals of 1, x, z and x z over each gap, for x = 1 + t held at whole times."""
     ts = np.linspace(0, 3, 13)
     (trajectory,) = read_series(ts, 1 + ts)
     library = Library(np.array([[0, 0], [1, 0], [0, 1], [1, 1]]), np.zeros(2), np.ones(2))

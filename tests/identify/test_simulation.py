@@ -38,7 +38,7 @@ def test_the_gradient_of_a_period_matches_finite_differences(kind, x64):
 
 
 def test_the_last_given_instant_is_held_to_the_end(x64):
-    """After the last instant the state there stays held, also in windows long after it."""
+    """Also in windows long after it."""
     times = np.array([0.0, 1.0, 2.0, 3.0])
     ts = np.arange(0, 12, 0.1)
     decay = lambda t, x, args, *, history: 0.5 * history[0] - 0.3 * x

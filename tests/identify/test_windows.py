@@ -39,7 +39,7 @@ def test_the_first_window_starts_where_its_past_is_known(delays, first):
 
 
 def steady_growth(samples, noise=0.01, seed=0):
-    """x' = x (1 - x) from 0.05: within ten units of time it stands still."""
+    """x' = x (1 - x) from 0.05: at rest within ten units of time."""
     ts = 0.1 * np.arange(samples)
     rng = np.random.default_rng(seed)
     return ts, 1 / (1 + 19 * np.exp(-ts)) + noise * rng.standard_normal(samples)

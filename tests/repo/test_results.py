@@ -66,16 +66,18 @@ def test_each_experiment_is_there_in_full(name):
 def test_claims_are_those_of_the_experiments():
     claims = json.loads((LAPTOP / "claims.json").read_text(encoding="utf-8"))
     found = [
-        (name, claim.claim, claim.holds)
+        (name, claim.claim, claim.verdict)
         for name in sorted(EXPERIMENTS)
         for claim in read_result(LAPTOP / name).claims
     ]
-    assert [(c["experiment"], c["claim"], c["holds"]) for c in claims] == found
+    assert [(c["experiment"], c["claim"], c["verdict"]) for c in claims] == found
     for claim in claims:
-        if claim["value"] is not None:
-            higher = claim["value"] >= claim["bar"]
-            lower = claim["value"] <= claim["bar"]
-            assert claim["holds"] == (higher if claim["better"] == "higher" else lower)
+        if claim["verdict"] == "undecided":
+            assert claim["low"] < claim["target"] < claim["high"]
+        else:
+            better = claim["better"] == "higher"
+            reached = (claim["value"] >= claim["target"]) == better
+            assert (claim["verdict"] == "holds") == (reached or claim["value"] == claim["target"])
 
 
 def test_collecting(collect, tmp_path, monkeypatch, capsys):

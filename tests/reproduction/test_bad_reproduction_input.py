@@ -41,25 +41,13 @@ MANY = "9" * 400
 
 # The files of a folder, what is done with it, the error, its words.
 FILES = {
-    "a result with a number too long": (
-        {"result.json": f'{{"experiment": "a", "seconds": {MANY}}}'},
-        read_result,
-        ResultError,
-        ["result.json cannot be read", "`seconds` of a result is 99999"],
-    ),
     "a result of bytes": ({"result.json": b"\xff\xfe"}, read_result, ResultError, ["result.json"]),
     "a result that is a folder": ({"result.json": None}, read_result, ResultError, ["directory"]),
     "a result with a claim in words": (
-        of_a_result(claims=[{"claim": "b", "holds": "yes"}]),
+        of_a_result(claims=[{"claim": "b", "verdict": "yes"}]),
         reported,
         ResultError,
-        ["result.json cannot be read", "`holds` of a claim is 'yes'"],
-    ),
-    "a result of runs without names": (
-        of_a_result(runs=[{"seconds": 3}]),
-        reported,
-        ResultError,
-        ["result.json cannot be read", "a run lacks `name`"],
+        ["result.json cannot be read", "'yes'", "$.claims[0].verdict"],
     ),
     "half a line": (
         {"a.jsonl": line() + line()[:40]},
@@ -131,12 +119,13 @@ LINES = {
     "images --quick --data file": (2, ["file is no folder"]),
     "images --quick --data full": (2, ["full holds no MNIST"]),
     "images --quick --data mnist": (2, ["mnist lacks train-labels-idx1-ubyte"]),
-    "images --devices 4096": (2, ["--devices 4096: JAX sees"]),
+    "images --devices 4096": (2, ["--devices 4096: JAX sees", "Leave --devices out"]),
     "images --devices 0": (2, ["'--devices'", "greater than or equal to 1"]),
     "images --launcher slurm": (2, ["No launcher 'slurm'", "ray"]),
     "images --rtol nan": (2, ["rtol=nan", "positive"]),
     "images --epochs 0": (2, ["'--epochs'"]),
-    "multiples --quick --out file": (1, ["file/multiples-quick"]),
+    "multiples --quick --out file": (2, ["--out file", "file is a file; expected a folder"]),
+    "images --quick --out file/runs": (2, ["--out file/runs", "file is a file"]),
     "multiples --launcher ray": (2, ["No such option: --launcher"]),
     "multiples annuli": (2, ["annuli"]),
     "models NODE": (2, ["NODE"]),

@@ -1,7 +1,9 @@
 """`python -m reproduction`, as a user types it."""
 
+import dataclasses
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import reproduction
-from reproduction import read_result
+from reproduction import EXPERIMENTS, conduct, multiples, read_result
 
 COMMAND = [sys.executable, "-m", "reproduction"]
 
@@ -46,7 +48,7 @@ def test_bad_input_gets_one_sentence(reproduction_command, line, sentence):
     assert err.count("\n") == 1
 
 
-def test_models_are_the_paper_s(reproduction_command):
+def test_listed_sizes_equal_the_papers(reproduction_command):
     code, out, _ = reproduction_command("models", "--json")
     rows = json.loads(out)
     assert code == 0
@@ -60,9 +62,9 @@ def test_models_are_the_paper_s(reproduction_command):
     assert re.search(r"cifar10 +UNPCDDE5 +40 +\d+,\d+\n", out)
 
 
-@pytest.mark.parametrize("package", ["matplotlib", "plotly"])
+@pytest.mark.parametrize("package", ["matplotlib", "plotly", "jinja2"])
 @pytest.mark.parametrize("name", ["multiples", "images"])
-def test_what_draws_is_asked_for_before_training(
+def test_absent_packages_for_drawing_are_named_before_training(
     reproduction_command, monkeypatch, tmp_path, package, name
 ):
     monkeypatch.setitem(sys.modules, package, None)
@@ -74,37 +76,69 @@ def test_what_draws_is_asked_for_before_training(
     assert not (tmp_path / "runs").exists()
 
 
-def test_reproduce_then_report(reproduction_command, tmp_path):
-    code, out, _ = reproduction_command("multiples", "--quick", "--json", "--out", "runs")
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A folder of finished runs."""
+    out = tmp_path_factory.mktemp("finished") / "runs"
+    conduct(EXPERIMENTS["multiples"], out, quick=True, progress=False)
+    return out
+
+
+@pytest.fixture
+def runs(finished, tmp_path):
+    return shutil.copytree(finished, tmp_path / "runs")
+
+
+def test_a_quick_run_ends_with_finding_picture_and_report(runs, reproduction_command):
+    code, out, err = reproduction_command("multiples", "--quick")
+    assert code == 0
+    title, finding, picture, report = out.splitlines()
+    assert title.startswith("A multiple, F(x) = 16x")
+    assert finding.startswith("With T = 2τ the NPCDDE learns F(x) = 16x in 6")
+    assert picture == f"Picture: {runs / 'multiples-quick/figures/multiples.png'}"
+    assert report == f"Report: {runs / 'report.html'}"
+    assert Path(picture.removeprefix("Picture: ")).exists()
+    assert (runs / "report.html").exists()
+    assert "\x1b" not in out + err
+
+
+def test_a_full_run_prints_verdicts(reproduction_command, monkeypatch):
+    tiny = dataclasses.replace(multiples.EXPERIMENT, full=multiples.MultiplesSettings(steps=30))
+    monkeypatch.setitem(EXPERIMENTS, "multiples", tiny)
+    code, out, _ = reproduction_command("multiples")
+    assert code == 0
+    assert re.search(r"  undecided: Fitting .*: not measured, target: faster\n", out)
+    assert re.search(r"  does not hold: .*: \S+ off, target: at most 0.01 off\n", out)
+
+
+def test_the_answer_as_json(runs, reproduction_command):
+    code, out, _ = reproduction_command("multiples", "--quick", "--json")
     (answer,) = json.loads(out)
     assert code == 0
     assert answer["experiment"] == "multiples"
-    assert {"claim", "value", "bar", "holds"} <= set(answer["claims"][0])
+    assert answer["claims"] == []
+    assert answer["finding"].startswith("With T = 2τ")
     assert {"title", "columns", "rows", "note"} <= set(answer["tables"][0])
-    assert Path(answer["report"]) == tmp_path / "runs/report.html"
-    result = read_result(tmp_path / "runs/multiples-quick")
-    assert result.quick
-    code, out, err = reproduction_command("multiples", "--quick", "--out", "runs")
-    assert code == 0
-    assert "holds: " in out
-    assert f"Report: {tmp_path / 'runs/report.html'}" in out
-    assert "\x1b" not in out + err
+    assert Path(answer["report"]) == runs / "report.html"
+    assert Path(answer["picture"]).suffix == ".png"
+
+
+def test_a_report_of_finished_runs(runs, reproduction_command, tmp_path):
     code, out, _ = reproduction_command("report", "runs", "--out", "page.html", "--json")
     assert code == 0
-    page = (tmp_path / "page.html").read_text()
-    assert Path(json.loads(out)["report"]).name == "page.html"
-    assert result.claims[0].claim.split(":")[0][:20] in page
+    assert json.loads(out) == {"report": str(tmp_path / "page.html")}
+    assert read_result(runs / "multiples-quick").finding in (tmp_path / "page.html").read_text()
     assert reproduction_command("report", "runs")[1] == f"Report: {tmp_path / 'report.html'}\n"
 
 
-def test_a_damaged_neighbour_does_not_hide_a_result(reproduction_command, tmp_path):
-    (tmp_path / "runs/old").mkdir(parents=True)
-    (tmp_path / "runs/old/result.json").write_text("{")
-    code, out, err = reproduction_command("multiples", "--quick", "--out", "runs")
+def test_a_damaged_neighbour_does_not_hide_a_result(runs, reproduction_command):
+    (runs / "old").mkdir()
+    (runs / "old/result.json").write_text("{")
+    code, out, err = reproduction_command("multiples", "--quick")
     assert code == 0
-    assert "holds: " in out
+    assert "the NPCDDE learns" in out
     assert "Left out of the report: " in err
-    assert (tmp_path / "runs/report.html").exists()
+    assert (runs / "report.html").exists()
 
 
 def test_images_that_are_not_there(reproduction_command, tmp_path):
@@ -114,22 +148,20 @@ def test_images_that_are_not_there(reproduction_command, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_other_settings_are_refused(reproduction_command):
-    line = ["multiples", "--quick", "--out", "runs"]
-    assert reproduction_command(*line)[0] == 0
-    code, _, err = reproduction_command(*line, "--seeds", "3")
+def test_other_settings_are_refused(runs, reproduction_command):
+    code, _, err = reproduction_command("multiples", "--quick", "--seeds", "3")
     assert code == 2
     assert "--no-resume" in err
 
 
-def test_interrupted_it_says_how_to_continue(tmp_path):
+def test_an_interrupted_run_says_how_to_resume(tmp_path):
     command = [*COMMAND, "population", "--quick", "--out", str(tmp_path)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    while not list(tmp_path.glob("*/*/metrics.jsonl")) and process.poll() is None:
+    while not list(tmp_path.glob("*/*/*/metrics.jsonl")) and process.poll() is None:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate()
     assert process.returncode == 130, err
-    assert err.splitlines()[-1].startswith("Stopped. The same command again continues")
+    assert err.splitlines()[-1].startswith("Stopped. The same command again resumes")
     assert "Traceback" not in err
     assert "\x1b" not in out + err

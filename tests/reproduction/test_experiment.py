@@ -1,22 +1,27 @@
-"""Claims, and how an experiment conducts its trainings."""
+"""How an experiment conducts its trainings."""
 
 import dataclasses
 import json
-import math
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
+from helpers.pages import a_figure
 
-from lagrax.plotting import Figure, Line, Panel
-from reproduction.experiment import Experiment, Outcome, Trainer, conduct
-from reproduction.result import Claim, Table, read_result
+from lagrax.training import train
+from reproduction import read_result
+from reproduction.experiment import Experiment, Findings, Trainer, Training, conduct
+from reproduction.result import Claim, ResultTable
 
 ADAM = optax.adam(0.1)
+ROWS = jnp.ones(3)
+CURVE = a_figure("curve", 1, 1)
 
 
 def make(key):
-    return jnp.zeros(())
+    return jax.random.normal(key, ())
 
 
 def loss(x, rows):
@@ -27,90 +32,89 @@ def broken(x, rows):
     raise ValueError("broken")
 
 
-ROWS = jnp.ones(3)
-QUIETLY = {"progress": False}
+def job(**changes):
+    return dataclasses.replace(Training("Model", loss, make, ROWS, ADAM, steps=50), **changes)
 
 
-@pytest.mark.parametrize(
-    ("value", "at_least", "at_most"),
-    [(10.0, True, True), (10.01, True, False), (9.0, False, True), (9.99999, True, True)],
-)
-def test_claims_decide_by_what_they_print(value, at_least, at_most):
-    assert Claim.at_least("a", value, 10.0, "b").holds == at_least
-    assert Claim.at_most("a", value, 10.0, "b").holds == at_most
+def test_seeds_alone_equal_single_runs(tmp_path):
+    trainer = Trainer(tmp_path, {"k": 1, "seeds": [3, 1]})
+    jobs = {"zero": job(data=0 * ROWS), "one": job(options={"block": 25})}
+    found = trainer.one_by_one(jobs, [3, 1])
+    assert list(found) == ["zero", "one"]
+    for i, seed in enumerate([3, 1]):
+        alone = train(loss, make, ROWS, ADAM, steps=50, seeds=seed, block=25, progress=False)
+        values = found["one"].metrics["loss"].values
+        assert values.shape == (50, 2)
+        np.testing.assert_array_equal(values[:, i], alone.metrics["loss"].values)
+        np.testing.assert_array_equal(found["one"].model[i], alone.model)
+    assert [time.name for time in trainer.times] == ["one", "zero"]
 
 
-@pytest.mark.parametrize("value", [None, math.nan, math.inf])
-def test_a_claim_without_a_number_does_not_hold(value):
-    for kind in (Claim.at_least, Claim.at_most):
-        assert kind("a", value, 1.0, "b") == dataclasses.replace(
-            kind("a", 1.0, 1.0, "b"), value=None, holds=False
-        )
-
-
-def test_side_by_side_keeps_the_order(tmp_path):
-    train = Trainer(tmp_path, {"k": 1}, QUIETLY)
-    calls = {
-        name: ((loss, make, ROWS * i, ADAM), {"steps": 200, "block": 50})
-        for i, name in enumerate(("zero", "one"))
-    }
-    zero, one = train.side_by_side(calls)
-    assert float(zero.model) == 0
-    assert float(one.model) == pytest.approx(1, abs=1e-2)
-    assert set(train.runs) == {"zero", "one"}
-    assert train.seconds == pytest.approx(zero.seconds + one.seconds)
-    config = json.loads((tmp_path / "one/config.json").read_text())["config"]
+def test_more_seeds_train_only_the_new_ones(tmp_path):
+    few = Trainer(tmp_path, {"k": 1, "seeds": [0]}).one_by_one({"a": job()}, [0])["a"]
+    record = tmp_path / "a/seed-0/done.json"
+    before = record.stat().st_mtime_ns
+    many = Trainer(tmp_path, {"k": 1, "seeds": [0, 1]}).one_by_one({"a": job()}, [0, 1])["a"]
+    assert record.stat().st_mtime_ns == before
+    np.testing.assert_allclose(many.model[:1], few.model)
+    config = json.loads((tmp_path / "a/seed-1/config.json").read_text())["config"]
     assert config["config.k"] == 1
 
 
-def test_side_by_side_keeps_the_precision(tmp_path, x64):
+def test_seeds_together_are_one_run(tmp_path):
+    trained = Trainer(tmp_path, {}).together("all", job(), (0, 1))
+    assert trained.model.shape == (2,)
+    assert (tmp_path / "all/done.json").exists()
+
+
+def test_threads_keep_the_precision(tmp_path, x64):
     start = lambda key: jnp.zeros((), jnp.float64)
-    calls = {n: ((loss, start, jnp.ones(3), ADAM), {"steps": 1}) for n in ("a", "b")}
-    for trained in Trainer(tmp_path, {}, QUIETLY).side_by_side(calls):
-        assert trained.model.dtype == jnp.float64
+    found = Trainer(tmp_path, {}).one_by_one({"a": job(make=start, steps=1)}, [0, 1])
+    assert found["a"].model.dtype == jnp.float64
 
 
 def test_one_that_fails_stops_the_others(tmp_path):
-    train = Trainer(tmp_path, {}, QUIETLY)
-    endless = {"steps": 10**6, "block": 10}
+    endless = job(steps=10**6, options={"block": 10})
     with pytest.raises(ValueError, match="broken"):
-        train.side_by_side(
-            {
-                "broken": ((broken, make, ROWS, ADAM), {"steps": 1}),
-                "endless": ((loss, make, ROWS, ADAM), endless),
-            }
-        )
-    assert not (tmp_path / "endless/done.json").exists()
-    assert (tmp_path / "endless/metrics.jsonl").stat().st_size > 0
+        Trainer(tmp_path, {}).one_by_one({"endless": endless, "bad": job(loss=broken)}, [0])
+    assert not (tmp_path / "endless/seed-0/done.json").exists()
+    assert (tmp_path / "endless/seed-0/metrics.jsonl").stat().st_size > 0
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-    steps: int = 20
+class TinySettings:
+    steps: int = 50
     seeds: tuple[int, ...] = (0, 1)
 
 
-def run(settings, train):
-    trained = train("only", loss, make, ROWS, ADAM, steps=settings.steps, seeds=settings.seeds)
-    steps, values = trained.metrics["loss"]
-    claim = Claim.at_most("it falls", values[-1].max(), 0.1, "loss")
-    figure = Figure("curve", "A curve.", [Panel([Line(steps, values[:, 0])])])
-    return Outcome([claim], [figure], [Table(["a"], [["1"]], "A table")])
+@pytest.fixture
+def tiny():
+    def run(settings, trainer):
+        trained = trainer.together("only", job(steps=settings.steps), settings.seeds)
+        claim = Claim.at_most("it falls", float(trained.metrics["loss"].values[-1].max()), 0.1, "")
+        seeds = [{"seed": seed, "loss": 0.5} for seed in settings.seeds]
+        return Findings("It falls.", [claim], [CURVE], [ResultTable(["a"], [["1"]])], seeds)
+
+    return Experiment("tiny", "Tiny", "About it.", TinySettings(), TinySettings(steps=5), run)
 
 
 @pytest.mark.parametrize("quick", [False, True])
-def test_conducting(tmp_path, quick):
-    experiment = Experiment("tiny", "Tiny", "About it.", Settings(), Settings(steps=5), run)
-    folder = conduct(experiment, tmp_path, quick=quick, seeds=3, progress=False)
+def test_conducting_writes_everything(tmp_path, tiny, quick):
+    folder, entry = conduct(tiny, tmp_path, quick=quick, seeds=3, progress=False)
     assert folder == tmp_path / ("tiny-quick" if quick else "tiny")
     result = read_result(folder)
+    assert result == entry.result
     assert (result.experiment, result.title, result.quick) == ("tiny", "Tiny", quick)
-    assert result.settings == {"steps": 5 if quick else 20, "seeds": [0, 1, 2]}
-    assert [claim.holds for claim in result.claims] == [not quick]
-    assert [table.title for table in result.tables] == ["A table"]
-    assert {p.name for p in (folder / "figures").iterdir()} == {
-        "curve.json",
-        "curve.png",
-        "curve.pdf",
-    }
+    assert result.settings == {"steps": 5 if quick else 50, "seeds": [0, 1, 2]}
+    assert result.finding == "It falls."
     assert result.machine["versions"]["lagrax"]
+    lines = (folder / "seeds.jsonl").read_text().splitlines()
+    assert [json.loads(line)["seed"] for line in lines] == [0, 1, 2]
+    kinds = {".json", ".png"} if quick else {".json", ".png", ".pdf"}
+    assert {p.suffix for p in (folder / "figures").iterdir()} == kinds
+
+
+def test_only_full_runs_judge_claims(tmp_path, tiny):
+    for quick, count in ((False, 1), (True, 0)):
+        _, entry = conduct(tiny, tmp_path, quick=quick, progress=False)
+        assert len(entry.result.claims) == count

@@ -1,133 +1,56 @@
-"""The population experiment: its data, its models, its claims, and a miniature run of all of it."""
+"""The population experiment: its claims, tables and figures, and a miniature run of all of it."""
 
 import dataclasses
 import json
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
-from scipy.integrate import solve_ivp
 
 from lagrax.training import Series, Trained
 from reproduction import conduct, population
-from reproduction.population import (
+from reproduction.population import count_failures, make_claims, show_small, summarise
+from reproduction.population_models import (
     MODELS,
-    Recipe,
-    Settings,
-    exact_series,
-    follow,
+    REGIMES,
+    PopulationSettings,
     make_field,
+    make_series,
+    metric_of_test,
+    predict,
     split,
 )
 
-MINIATURE = Settings(
-    iterations=6, seeds=(0, 1), block=3, series=5, lengths=(1, 2), train_time=2, shown=2
+SETTINGS = PopulationSettings(seeds=(0, 1, 2, 3, 4))
+MINIATURE = PopulationSettings(
+    iterations=6, seeds=(0, 1), block=3, series=5, lengths=(1, 2), train_time=2, shown=2, finer=1
 )
 
 
-def test_data_follow_the_equation():
-    """Against the closed form of each interval, one after the other."""
-    settings = Settings(series=7)
-    series = np.asarray(exact_series(settings, 3.2))
-    assert series.shape == (7, 131)
-    assert np.all((series[:, 0] >= 0.05) & (series[:, 0] <= 2))
-    x = series[:, 0].astype(float)
-    for k in range(4):
-        for i in range(11):
-            expected = x * np.exp(3.2 * (1 - x) * i / 10)
-            np.testing.assert_allclose(series[:, 10 * k + i], expected, rtol=1e-3, atol=1e-4)
-        x = series[:, 10 * (k + 1)].astype(float)
-    training, test = split(settings, jnp.asarray(series))
-    assert training.shape == (7, 31)
-    assert test.shape == (7, 101)
-    np.testing.assert_array_equal(training[:, -1], test[:, 0])
-
-
-def weights_of(field):
-    return [np.asarray(layer.weight, float) for layer in field.layers]
-
-
-def by_scipy(name, field, x0, span):
-    """The model's series from its formula in the paper, by the method of steps."""
-    w_in, w, w_out = weights_of(field)
-    network = lambda *z: np.tanh(np.tanh(np.concatenate(z) @ w_in) @ w) @ w_out
-    pieces = []
-    y = np.array([x0, 0.0]) if name == "ANODE" else np.array([x0])
-    past = lambda t: y0  # constant before zero
-    y0 = y
-    for k in range(span):
-        start, before = y, past
-        right = {
-            "NODE": lambda t, z: network(z),
-            "ANODE": lambda t, z: network(z),
-            "NDDE": lambda t, z, before=before: network(z, before(t - 1)),
-            "NPCDDE": lambda t, z, start=start: network(z, start),
-        }[name]
-        piece = solve_ivp(right, (k, k + 1), start, rtol=1e-9, atol=1e-11, dense_output=True)
-        pieces.append(piece.sol)
-        past, y = piece.sol, piece.y[:, -1]
-    ts = np.arange(10 * span + 1) / 10
-    return np.array([pieces[min(int(t), span - 1)](t)[0] for t in ts])
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_models_are_those_of_the_paper(name):
-    settings = Settings(steps=48)
-    field = make_field(settings, MODELS[name], jax.random.key(1))
-    shapes = [w.shape for w in weights_of(field)]
-    inputs, outputs = {"NODE": (1, 1), "ANODE": (2, 2), "NDDE": (2, 1), "NPCDDE": (2, 1)}[name]
-    assert shapes == [(inputs, 10), (10, 10), (10, outputs)]
-    assert all(layer.bias is None for layer in field.layers)
-    # Weights four times as large make a lively field.
-    field = jax.tree.map(lambda w: 4 * w, field)
-    got = follow(settings, MODELS[name], field, jnp.array([0.3, 1.5]), 3)
-    for row, x0 in zip(got, (0.3, 1.5), strict=True):
-        np.testing.assert_allclose(row, by_scipy(name, field, x0, 3), rtol=2e-3, atol=2e-3)
-
-
-def test_recipes():
-    """ "paper" is plain Adam; "clipped" is optax's own clipping and cosine."""
-    settings = Settings(iterations=10)
-    plain = optax.adam(0.01)
-    clipped = optax.chain(
-        optax.clip_by_global_norm(0.01), optax.adam(optax.cosine_decay_schedule(0.01, 10), b2=0.95)
-    )
-    for name, expected in (("paper", plain), ("clipped", clipped)):
-        recipe = population.make_recipe(settings, name)
-        assert isinstance(recipe, Recipe)
-        parameters = jnp.zeros(2)
-        state, other = recipe.init(parameters), expected.init(parameters)
-        for i in range(10):
-            gradient = jnp.array([3.0, -4.0]) * i
-            update, state = recipe.update(gradient, state, parameters)
-            wanted, other = expected.update(gradient, other, parameters)
-            np.testing.assert_allclose(update, wanted, rtol=1e-5)
-
-
-def made_up(settings, losses):
-    """Runs whose final losses are `losses[recipe, a, model]`, one a seed, in every metric."""
-    steps = np.arange(1, settings.iterations + 1)
+def trainings_with(losses):
+    """Trainings whose final losses are `losses[recipe, a, model]`, one a seed, in every metric."""
+    steps = np.arange(1, SETTINGS.iterations + 1)
+    metrics = ["loss", *map(metric_of_test, SETTINGS.lengths)]
 
     def trained(values):
-        curve = np.tile(np.asarray(values, float), (settings.iterations, 1))
-        series = Series(steps, curve)
-        names = ["loss", *(population.test_name(n) for n in settings.lengths)]
-        return Trained(None, dict.fromkeys(names, series), 1.0)
+        series = Series(steps, np.tile(np.asarray(values, float), (len(steps), 1)))
+        return Trained(None, dict.fromkeys(metrics, series), 1.0)
 
     return {key: trained(values) for key, values in losses.items()}
 
 
 def losses_with(npcdde, others=1.0):
-    settings = Settings()
     return {
         (recipe, a, name): [npcdde if name == "NPCDDE" else others] * 5
-        for recipe in settings.recipes
-        for a in settings.growth
-        for name in settings.models
+        for recipe in SETTINGS.recipes
+        for a in SETTINGS.growth
+        for name in SETTINGS.models
     }
+
+
+def claims_of(losses, recipe="paper"):
+    return make_claims(SETTINGS, recipe, trainings_with(losses))
 
 
 @pytest.mark.parametrize(
@@ -140,91 +63,135 @@ def losses_with(npcdde, others=1.0):
     ],
 )
 def test_claims_follow_the_numbers(npcdde, holding):
-    settings = Settings()
-    claims = population.make_claims(settings, "paper", made_up(settings, losses_with(npcdde)))
+    claims = claims_of(losses_with(npcdde))
     assert [c.holds for c in claims] == holding
     assert "training loss" in claims[0].claim
-    assert "over length 10 is below every other" in claims[-1].claim
+    assert "over length 10 is lower than" in claims[-1].claim
     assert claims[0].value == pytest.approx(1 / npcdde, rel=1e-3)
 
 
 def test_the_best_of_the_others_decides():
-    settings = Settings()
     losses = losses_with(0.05)
     losses["paper", 2.0, "ANODE"] = [0.1] * 5
-    claim = population.make_claims(settings, "paper", made_up(settings, losses))[0]
-    assert not claim.holds
-    assert "ANODE" in claim.claim
+    claim = claims_of(losses)[0]
+    assert claim.verdict == "does not hold"
+    assert "closest is ANODE" in claim.claim
 
 
 def test_medians_decide():
-    settings = Settings()
     losses = losses_with(0.05)
-    losses["paper", 2.0, "NPCDDE"] = [0.05, 0.05, 0.05, 9.0, 9.0]
     losses["paper", 2.0, "NODE"] = [np.nan] * 5
-    assert population.make_claims(settings, "paper", made_up(settings, losses))[0].holds
+    losses["paper", 2.0, "NPCDDE"] = [0.05, 0.05, 0.05, 0.05, np.nan]
+    assert claims_of(losses)[0].value == 20
 
 
-def test_a_lost_seed_is_seen():
-    settings = Settings()
+def test_scattered_seeds_leave_a_claim_undecided():
     losses = losses_with(0.05)
-    assert population.make_claims(settings, "clipped", made_up(settings, losses))[-1].holds
+    losses["paper", 2.0, "NPCDDE"] = [0.001, 0.01, 0.05, 0.5, 9.0]
+    claim = claims_of(losses)[0]
+    assert claim.verdict == "undecided"
+    assert claim.low < claim.target < claim.high
+
+
+def test_failed_seeds_are_counted():
+    assert count_failures(np.array([1.0, 9.0, 11.0, np.nan])) == 2
+    losses = losses_with(0.05)
+    assert claims_of(losses, "clipped")[-1].holds
     losses["clipped", 3.2, "NDDE"] = [1.0, 1.0, 1.0, 1.0, 11.0]
-    assert not population.make_claims(settings, "clipped", made_up(settings, losses))[-1].holds
+    claim = claims_of(losses, "clipped")[-1]
+    assert claim.verdict == "does not hold"
+    assert claim.value == 20
+    assert "NDDE at a = 3.2, 1 of 5" in claim.claim
 
 
-def test_coarse_steps_are_seen():
-    """A lively field with one step a unit of time has another loss than with finer steps."""
-    for steps, alike in ((1, False), (24, True)):
-        settings = Settings(steps=steps, series=5)
-        data = split(settings, exact_series(settings, 2.0))
-        task = population.make_task(settings, "ANODE")
-        field = jax.tree.map(lambda w: 4 * w, task.make(jax.random.key(1)))
-        coarse, fine = task.loss(field, data[0]).mean(), task.evaluate(field, data)["finer"]
-        assert (abs(coarse / fine - 1) < 0.01) == alike
+@pytest.mark.parametrize(
+    ("npcdde", "words"),
+    [
+        ([0.001] * 5, "an error 1000 times lower than the best of NODE, ANODE and NDDE"),
+        ([2.0] * 5, "is not below that of the"),
+        ([0.1, 0.1, 0.9, 9.0, 9.0], "is not clearly below that of the"),
+    ],
+)
+def test_the_sentence_says_what_the_numbers_bear_out(npcdde, words):
+    losses = losses_with(1.0) | {("paper", 2.0, "NPCDDE"): npcdde}
+    sentence = summarise(SETTINGS, trainings_with(losses))
+    assert sentence.startswith("After 3,000 iterations at a = 2, the NPCDDE")
+    assert words in sentence
+
+
+def test_the_long_run_at_a_3_2_is_a_cycle_of_36(x64):
+    x = 0.5
+    for _ in range(200_000):
+        x *= np.exp(3.2 * (1 - x))
+    orbit = [x]
+    for _ in range(36):
+        orbit.append(orbit[-1] * np.exp(3.2 * (1 - orbit[-1])))
+    assert orbit[36] == pytest.approx(orbit[0], rel=1e-9)
+    assert min(abs(y - orbit[0]) for y in orbit[1:36]) > 1e-4
+    assert "cycle of 36" in population.LONG_RUN
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [(0.0456, "4.6e-2"), (1.23e-12, "1.2e-12"), (11.4, "11"), (234.5, "234"), (5e6, "5.0e6")],
+)
+def test_small_numbers_are_short(number, shown):
+    assert show_small(number) == shown
+    assert show_small(np.inf) == "not finite"
+
+
+# --- a miniature of the whole ---------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def miniature(tmp_path_factory):
-    experiment = dataclasses.replace(population.EXPERIMENT, quick=MINIATURE)
+    experiment = dataclasses.replace(population.EXPERIMENT, full=MINIATURE)
     out = tmp_path_factory.mktemp("runs")
-    return experiment, conduct(experiment, out, quick=True, progress=False), out
+    return experiment, out, *conduct(experiment, out, progress=False)
 
 
-def test_miniature_run_writes_everything(miniature):
-    _, folder, _ = miniature
-    assert folder.name == "population-quick"
-    result = json.loads((folder / "result.json").read_text())
-    names = [
-        "maps",
+def test_a_run_writes_everything(miniature):
+    _, _, folder, entry = miniature
+    result = entry.result
+    assert result.figures == [
+        "forecast",
         "losses-paper",
         "trajectories-paper",
         "losses-clipped",
         "trajectories-clipped",
+        "maps",
     ]
-    assert result["figures"] == names
-    for name in names:
-        for suffix in ("json", "png", "pdf"):
-            assert (folder / "figures" / f"{name}.{suffix}").stat().st_size > 0
-    assert len(result["runs"]) == 16
-    assert result["settings"]["iterations"] == 6
-    assert all((folder / run["name"] / "done.json").exists() for run in result["runs"])
-    # Training and lengths 1 and 2, at both growths, with both recipes; no seed fails.
-    assert len(result["claims"]) == 2 * 2 * 3 + 1
-    assert all(claim["experiment"] == "population" for claim in result["claims"])
-    assert len(result["tables"]) == 2
-    assert len(result["tables"][0]["rows"]) == 8
+    assert [figure.name for figure in entry.figures] == result.figures
+    assert len(result.trainings) == 16
+    for training in result.trainings:
+        assert (folder / training.name / "seed-1/done.json").exists()
+    # Training and lengths 1 and 2, at both growth rates, with both recipes; few seeds fail.
+    assert len(result.claims) == 2 * 2 * 3 + 1
+    assert [table.title.split()[-1].strip("()") for table in result.tables] == list(
+        REGIMES.values()
+    )
+    # The NDDE has a second row, with its true past.
+    assert all(len(table.rows) == 2 * 5 for table in result.tables)
 
 
-def test_miniature_run_again_changes_no_number(miniature):
-    experiment, folder, out = miniature
-    before = json.loads((folder / "result.json").read_text())
-    pictures = {p.name: p.read_bytes() for p in (folder / "figures").iterdir()}
-    conduct(experiment, out, quick=True, progress=False)
-    after = json.loads((folder / "result.json").read_text())
-    assert before["claims"] == after["claims"]
-    assert before["tables"] == after["tables"]
-    assert {p.name: p.read_bytes() for p in (folder / "figures").iterdir()} == pictures
+def test_seeds_are_kept_unrounded(miniature):
+    _, _, folder, _ = miniature
+    records = [json.loads(line) for line in (folder / "seeds.jsonl").read_text().splitlines()]
+    assert len(records) == 16 * 2
+    for record in records[:4]:
+        run = f"{record['recipe']}-a{record['a']:g}-{record['model']}/seed-{record['seed']}"
+        lines = (folder / run / "metrics.jsonl").read_text().splitlines()
+        metrics = [json.loads(line) for line in lines]
+        assert record["test_2"] == pytest.approx(metrics[-1]["test_2"], rel=1e-6)
+        assert record["loss"] == pytest.approx(np.mean([m["loss"] for m in metrics[-3:]]), rel=1e-6)
+
+
+def test_a_finished_run_changes_no_number(miniature):
+    experiment, out, _, before = miniature
+    _, after = conduct(experiment, out, progress=False)
+    assert after.result.claims == before.result.claims
+    assert after.result.tables == before.result.tables
+    assert after.result.finding == before.result.finding
 
 
 def test_learned_series_are_those_of_the_median_seed():
@@ -232,9 +199,10 @@ def test_learned_series_are_those_of_the_median_seed():
     keys = jax.random.split(jax.random.key(0), 3)
     fields = eqx.filter_vmap(lambda key: make_field(settings, MODELS["NODE"], key))(keys)
     losses = Series(np.arange(1, 7), np.tile([3.0, 1.0, 2.0], (6, 1)))
-    true = exact_series(settings, 2.0)[:, :21]
-    got = population.median_series(settings, "NODE", Trained(fields, {"loss": losses}, 0.0), true)
+    data = split(settings, make_series(settings, 2.0))
+    trained = Trained(fields, {"loss": losses}, 0.0)
+    got = population.predict_by_median_seed(settings, "NODE", trained, data)
     chosen = jax.tree.map(lambda x: x[2], fields)
-    np.testing.assert_allclose(
-        got, follow(settings, MODELS["NODE"], chosen, true[:, 0], 2), rtol=1e-6
-    )
+    for series, true in zip(got, data, strict=True):
+        expected = predict(settings, MODELS["NODE"], chosen, true[:2, 0], 2)
+        np.testing.assert_allclose(series, expected[:, : true.shape[1]], rtol=1e-6)

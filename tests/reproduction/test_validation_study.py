@@ -4,12 +4,11 @@ import dataclasses
 import json
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.image_runs import scores, some_images
 
 from reproduction import models as paper_models, plan
-from reproduction.data import Images
 from reproduction.images import (
     ImageRun,
     Protocol,
@@ -32,27 +31,7 @@ BRIEF = Protocol(
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _four_filters():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(paper_models, "_FILTERS", dict.fromkeys(paper_models._FILTERS, (4, 4)))
-        training._make_functions.cache_clear()
-        paper_models.paper_size.cache_clear()
-        yield
-    training._make_functions.cache_clear()
-    paper_models.paper_size.cache_clear()
-
-
-def some_images(seed=0):
-    rng = np.random.default_rng(seed)
-    draw = lambda n: rng.integers(0, 256, (n, 28, 28, 1), np.uint8)
-    labels = lambda n: rng.integers(0, 10, n).astype(np.int32)
-    return Images(draw(70), labels(70), draw(30), labels(30))
-
-
-def accuracy(model, pictures, labels):
-    logits = np.asarray(model(jnp.asarray(pictures, jnp.float32) / 255))
-    return 100 * np.mean(logits.argmax(axis=1) == labels)
+pytestmark = pytest.mark.usefixtures("tiny_models")
 
 
 def test_held_out_images_are_not_trained_on():
@@ -81,15 +60,15 @@ def test_the_kept_model_is_that_of_the_chosen_epoch(tmp_path):
     assert len(set(line.validation_accuracy)) > 1
     model = load_model(tmp_path)
     held_out = whole.train_images[50:], whole.train_labels[50:]
-    assert accuracy(model, *held_out) == pytest.approx(line.validation_accuracy[epoch], abs=1e-3)
-    tested = accuracy(model, whole.test_images, whole.test_labels)
+    assert scores(model, *held_out)[1] == pytest.approx(line.validation_accuracy[epoch], abs=1e-3)
+    _, tested = scores(model, whole.test_images, whole.test_labels)
     assert line.chosen == pytest.approx(tested, abs=1e-3)
     assert line.chosen == line.test_accuracy[epoch]
     fine = paper_models.paper_model(
         "NODE", "mnist", key=jax.random.key(0), **training.make_fine_options("NODE")
     )
     fine = training.copy_parameters(model, fine)
-    expected = accuracy(fine, whole.test_images, whole.test_labels)
+    _, expected = scores(fine, whole.test_images, whole.test_labels)
     assert line.fine_accuracy == pytest.approx(expected, abs=1e-3)
 
 

@@ -1,0 +1,50 @@
+"""Bootstrap intervals of medians over seeds (B. Efron, Annals of Statistics 7, 1979).
+
+Seeds are drawn anew with replacement, 2,000 times, with a fixed random seed. An
+interval holds the middle 95 % of the resulting medians.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float
+
+from .result import Interval
+
+RESAMPLES = 2_000
+_MIDDLE = (0.025, 0.975)
+
+
+def median_interval(values: Float[np.ndarray, " seeds"]) -> Interval:
+    return _interval(_medians(np.random.default_rng(0), values))
+
+
+def ratio_interval(
+    numerators: Sequence[Float[np.ndarray, " _"]], denominator: Float[np.ndarray, " _"]
+) -> Interval:
+    """Of the least of the numerators' medians over the denominator's median."""
+    rng = np.random.default_rng(0)
+    least = np.min([_medians(rng, values) for values in numerators], axis=0)
+    with np.errstate(invalid="ignore"):
+        return _interval(least / _medians(rng, denominator))
+
+
+def lead_interval(
+    others: Sequence[Float[np.ndarray, " _"]], own: Float[np.ndarray, " _"]
+) -> Interval:
+    """Of the least of the others' medians less the own median."""
+    rng = np.random.default_rng(0)
+    least = np.min([_medians(rng, values) for values in others], axis=0)
+    with np.errstate(invalid="ignore"):
+        return _interval(least - _medians(rng, own))
+
+
+def _medians(rng: np.random.Generator, values: np.ndarray) -> np.ndarray:
+    drawn = rng.integers(len(values), size=(RESAMPLES, len(values)))
+    # A lost seed counts as the worst there is.
+    return np.median(np.where(np.isnan(values), np.inf, values)[drawn], axis=1)
+
+
+def _interval(values: np.ndarray) -> Interval:
+    low, high = np.quantile(values, _MIDDLE, method="nearest")
+    return float(low), float(high)

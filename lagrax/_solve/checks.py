@@ -7,7 +7,7 @@ import difflib
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import diffrax
 import equinox as eqx
@@ -42,7 +42,7 @@ MOST_INTERVALS = 10**8
 MOST_STEPS = 10**8
 
 
-class Problem(eqx.Module):
+class Problem(NamedTuple):
     """A checked equation and how to solve it.
 
     - `fields`: one field for all intervals if `is_shared`, otherwise one for each.

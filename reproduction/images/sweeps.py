@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 import jax
 
 from lagrax.plotting import Figure
+from lagrax.plotting._matplotlib import write_figures
 from lagrax.training import TrainingError
 from lagrax.training._files import write_atomically, writing
 from lagrax.training._launchers import Launcher, launch
 from lagrax.training._machine import load
 
 from .. import data as data_sets
-from ..experiment import write_figures
 from ..models import AUGMENTED, DATASETS, TABLE_1, paper_filters
 from ..result import Result
 from .accuracy import SEEDS, image_result
@@ -169,7 +169,7 @@ def sweep(
         f"{ends['elsewhere']} left to other processes, {ends['failed']} failed.",
     )
     result, figures = image_result(folder)
-    write_figures(folder, figures)
+    write_figures(folder, figures, ("png", "pdf"))
     return SweepSummary(folder, **ends, result=result, figures=figures)
 
 

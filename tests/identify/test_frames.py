@@ -81,6 +81,12 @@ def test_names_that_are_no_words_are_replaced_by_symbols(driven, tmp_path):
     assert Identifier.load(tmp_path).predict(frame).equals(model.predict(frame))
 
 
+def test_numbered_columns_have_no_names(library):
+    ts, ys = population_series()
+    predicted = library.predict(ts, pd.DataFrame({7: ys}))
+    np.testing.assert_array_equal(predicted, library.predict(ts, ys)[:, None])
+
+
 def test_missing_values_of_every_kind_are_missing(fitted):
     values = [None if i in (7, 31) else y for i, y in enumerate(YS)]
     frames = [
@@ -135,6 +141,12 @@ FRAME = pl.DataFrame({"hour": TS, "prey": YS, "site": ["a"] * len(TS)})
     ("arguments", "options", "kind", "words"),
     [
         ((FRAME,), {}, ValueError, "needs `time`.*columns are hour, prey, site"),
+        (
+            (pd.DataFrame({"prey": YS}, index=pd.Index(TS, name="hour")),),
+            {"time": "hour"},
+            ValueError,
+            r"no column 'hour'.*index: call reset_index\(\)",
+        ),
         ((FRAME,), {"time": "day"}, ValueError, "no column 'day': its columns are hour, prey"),
         ((FRAME, ["wolf"]), {"time": "hour"}, ValueError, "no column 'wolf'"),
         ((FRAME,), {"time": "hour"}, TypeError, "The column 'site' holds String; expected numbers"),

@@ -107,9 +107,10 @@ def test_an_answer_keeps_the_index_of_pandas(fitted):
 
 def test_lists_of_frames_are_several_trajectories(fitted):
     frame = pl.DataFrame({"hour": TS, "prey": YS})
-    model = Identifier([Hold(1.0)], "library").fit([frame, frame[:50]], time="hour")
-    assert [len(t.ts) for t in model.series_] == [len(TS), 50]
-    assert [p.shape for p in fitted.predict([frame, frame[:50]])] == [(len(TS), 2), (50, 2)]
+    whole, part = fitted.predict([frame, frame[:50]])
+    assert whole.equals(fitted.predict(frame))
+    assert part.equals(fitted.predict(frame[:50]))
+    assert fitted.score([frame, frame[:50]]) == fitted.score([TS, TS[:50]], [YS, YS[:50]])
 
 
 def test_delays_are_selected_from_a_frame():

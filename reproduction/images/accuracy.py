@@ -21,6 +21,7 @@ from .claims import (
     Spreads,
     compute_spreads,
     compute_standard_error,
+    count_reached,
     image_claims,
     make_cell_claims,
     make_order_claims,
@@ -201,7 +202,7 @@ def _make_measures_table(cells: Cells) -> list[ResultTable]:
     for name, measure in MEASURES.items():
         spreads = compute_spreads(cells, measure)
         kinds = [make_cell_claims(spreads), *make_order_claims(spreads).values()]
-        reached, *orders = [f"{sum(c.holds for c in k)} of {len(k)}" for k in kinds]
+        reached, *orders = [f"{count_reached(claims)} of {len(claims)}" for claims in kinds]
         rows.append([name, reached, *_count_clear_differences(spreads), *orders])
     columns = ["accuracy", "reach the paper", "clearly below", "clearly above"]
     columns += make_order_claims({})
@@ -211,7 +212,8 @@ def _make_measures_table(cells: Cells) -> list[ResultTable]:
         "more than two standard errors of their difference apart; chance alone causes some of "
         "these. The other columns count the paper's claims about the order of its models: "
         "UNPCDDE5 above NPCDDE5 above NODE; all NPCDDEs and UNPCDDEs above NODE and NDDE; the "
-        "best model of Table 1; the best model for each number of added channels."
+        "best model of Table 1; the best model for each number of added channels. All counts "
+        "compare means; the claims below also take their uncertainty into account."
     )
     return [ResultTable(columns, rows, "How much holds, by the epoch of the accuracies", note)]
 

@@ -48,30 +48,34 @@ def history() -> Figure:
     return figure
 
 
-# The files a solve passes through, each with what it does there; and what each asks.
+# The files that a solve passes through: their place, and what happens there. And their imports.
 FLOW = {
-    "solve.py": (0, 0, "solve(): checks once,\nthen goes interval by interval"),
-    "checks.py": (-1, 0, "what came, what was\nexpected, what to do"),
-    "grid.py": (-1, 1, "Hold, Lag → the grid\nof breakpoints"),
-    "saving.py": (1, 0, "SaveAt → which interval\nanswers which time"),
-    "gradients.py": (0, 1, "how the loop over intervals\nis differentiated"),
-    "steps.py": (0, 2, "one step of diffrax's solver,\nand equal ones"),
+    "solve.py": (0, 0, "solve(): the loop over\nthe intervals"),
+    "checks.py": (-1, 0, "checks the arguments,\nmakes the Problem"),
+    "grid.py": (-1, 2, "delays → breakpoints,\nwhere holds are sampled"),
+    "method.py": (-1, 1, "how all intervals\nare stepped through"),
+    "solution.py": (1, 0, "Solution, result codes\nwith their remedies"),
+    "saving.py": (1, 1, "SaveAt → which interval\nholds which time"),
+    "gradients.py": (0, 1, "one interval: Direct,\nCheckpointed or Adjoint"),
+    "steps.py": (0, 2, "one step; an interval\nof equal steps"),
     "adaptive.py": (1, 2, "adaptive steps, found\nand replayed"),
-    "interval.py": (-1, 2, "all that the solution over\none interval depends on"),
-    "field.py": (-1, 3, "the user's field, and\nthe past it is given"),
-    "solution.py": (1, 1, "Solution: knots, statistics,\nresult and its remedy"),
+    "interval.py": (0, 3, "the vector field\nover one interval"),
+    "field.py": (-1, 3, "the user's field,\ntraced and checked"),
+    "history.py": (1, 3, "knots and dense output,\nread by holds and lags"),
 }
 ASKS = [
     ("solve.py", "checks.py"),
-    ("solve.py", "grid.py"),
-    ("solve.py", "saving.py"),
+    ("checks.py", "method.py"),
+    ("method.py", "grid.py"),
     ("solve.py", "gradients.py"),
+    ("solve.py", "saving.py"),
     ("solve.py", "solution.py"),
     ("gradients.py", "steps.py"),
     ("gradients.py", "adaptive.py"),
     ("adaptive.py", "steps.py"),
     ("steps.py", "interval.py"),
     ("interval.py", "field.py"),
+    ("interval.py", "history.py"),
 ]
 
 

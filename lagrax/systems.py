@@ -1,15 +1,14 @@
-"""Classical delay equations, with their exact solutions where there are any.
+"""Classical delay equations, with exact solutions if they are known.
 
-Each system is the field of its equation and knows its delays and a sensible start:
+Each system is the field of its equation and has its delays and a sensible start:
 
 ```python
 system = lagrax.systems.Population(a=3.2)
 sol = lagrax.solve(system, 0.0, 20.0, system.y0, delays=system.delays)
 ```
 
-Parameters are array leaves, so `eqx.filter_grad` with respect to a system gives the gradient with
-respect to all of them. The delay `tau` stays as it was given: a Python number is static, an array
-is a leaf like any other and then needs `intervals=N` wherever it is traced.
+Parameters are array leaves, so `eqx.filter_grad` differentiates with respect to all of them. A
+Python number as `tau` is static. An array is a leaf too, and needs `intervals=N` if it is traced.
 """
 
 from abc import abstractmethod
@@ -40,15 +39,15 @@ History = Sequence[State]
 Matrix = Real[ArrayLike, "..."] | Sequence[Sequence[RealScalar]]
 Matrices = Sequence[Matrix] | Real[Array, "..."] | Real[NDArray, "..."]
 
-# Accelerators multiply float32 matrices in fewer bits unless told otherwise, which is not exact.
+# By default accelerators multiply float32 matrices in fewer bits.
 _dot = partial(jnp.matmul, precision="highest")
 
 
 class System(eqx.Module):
     """A delay equation that is its own field, `system(t, y, args, history=...)`.
 
-    The base of all systems. Write one of your own to have field, delays and start in one place; for
-    a single solve a function is enough.
+    This is the base of all systems. Write a subclass to keep field, delays and start in one place.
+    For a single solve a function is enough.
     """
 
     tau: eqx.AbstractVar[RealScalar]
@@ -56,40 +55,44 @@ class System(eqx.Module):
     @property
     @abstractmethod
     def delays(self) -> list[Delay]:
-        """What `lagrax.solve` takes as `delays`."""
+        """The delays, for `lagrax.solve`."""
 
     @property
     @abstractmethod
     def y0(self) -> State:
-        """A start from which the equation shows what it is known for."""
+        """A start from which the equation shows its typical behaviour."""
 
     @abstractmethod
     def __call__(self, t: RealScalar, y: State, args: PyTree, *, history: History) -> State:
-        """dy/dt. `args` is not used: the parameters are the system's own."""
+        """dy/dt. The parameters are those of the system, and `args` is not used."""
 
 
 class HeldSystem(System):
     """A system whose past enters only through samples at multiples of `tau`, solved exactly.
 
-    All follows from `flow`, the exact solution within one interval: write it for an equation whose
-    closed form you know.
+    Everything else follows from `flow`, the exact solution within one interval. Write a subclass
+    with a `flow` for an equation whose closed form you know.
     """
 
     @abstractmethod
     def flow(self, s: RealScalar) -> eqx.Partial:
-        """The map from the last knots, the newest first, to the state a time `s` after the newest,
-        for 0 <= s <= tau. It is a pytree, so that many can be made at once by `eqx.filter_vmap`."""
+        """The map from the last knots, newest first, to the state a time `s` after the newest one.
+
+        Here 0 <= s <= tau. The map is a pytree, so that `eqx.filter_vmap` can make many at once.
+        """
 
     def knot_map(self, y: Real[ArrayLike, "..."], *older: Real[ArrayLike, "..."]) -> State:
-        """The next knot from the last ones, the newest first, z_k, z_{k−1}, … ↦ z_{k+1},
-        with one argument for each delay."""
+        """Maps the last knots to the next one, z_k, z_{k−1}, … ↦ z_{k+1}.
+
+        There is one argument for each delay, the newest knot first.
+        """
         if 1 + len(older) != len(self.delays):
             raise ValueError(
                 f"knot_map got {1 + len(older)} knots; expected {len(self.delays)}, one for each "
                 "delay. Give the state at the last knot first, then the older ones."
             )
         for name, knot in (("y", y), *(("older", knot) for knot in older)):
-            # Not whether it is finite: an orbit may run away.
+            # Infinite knots are accepted, since an orbit may run away.
             if not is_real(knot) and (is_traced(knot) or real_array(knot) is None):
                 raise TypeError(f"knot_map got {name}={knot!r:.60}; expected real numbers.")
         return self.flow(self.tau)(y, *older)
@@ -101,17 +104,17 @@ class HeldSystem(System):
         *,
         intervals: int | None = None,
     ) -> State:
-        """The exact solution at times `ts`, in any order, started at t = 0 from a constant past;
-        its shape is that of `ts`, then that of `y0`.
+        """The exact solution at times `ts`, started at t = 0 from a constant past.
 
-        It costs one application of the knot map for each interval, and one `flow` for each time.
+        The shape is that of `ts` followed by that of `y0`. The cost is one knot map for each
+        interval, and one `flow` for each time.
 
         **Arguments:**
 
-        - `ts`: the times; the answer is NaN before 0 and after `intervals` intervals.
-        - `y0`: the start, by default the system's own.
-        - `intervals`: the number of intervals up to the last time, where `ts` or `tau` is traced;
-          otherwise it is found by itself.
+        - `ts`: the times, in any order. The answer is NaN before 0 and after `intervals` intervals.
+        - `y0`: the start, by default that of the system.
+        - `intervals`: the number of intervals up to the last time. It is required if `ts` or `tau`
+          is traced.
         """
         y0 = self.y0 if y0 is None else _numbers(y0, "solution", "y0")
         if not is_real(ts) and (is_traced(ts) or real_array(ts) is None):
@@ -130,11 +133,11 @@ def _intervals_until(ts: Real[ArrayLike, "..."], tau: RealScalar) -> int:
     if is_traced(ts, tau):
         raise ValueError(
             f"{'ts' if is_traced(ts) else 'tau'} is traced (inside jit, grad or vmap), so the "
-            "number of intervals is not known when the program is compiled. Say it: "
+            "number of intervals is not known when the program is compiled. Give "
             "solution(ts, intervals=N), where N periods tau reach the last time."
         )
     last = float(np.max(np.asarray(ts, float), initial=0.0))
-    # Longer loops than these have counters that overflow.
+    # The counter of a longer loop would overflow.
     if not last / float(np.asarray(tau)) < 2**31:
         raise ValueError(
             f"solution got times up to {last:g} with tau={tau}; expected finite ones, at most 2^31 "
@@ -147,11 +150,11 @@ def _intervals_until(ts: Real[ArrayLike, "..."], tau: RealScalar) -> int:
 def _solution(
     system: HeldSystem, ts: Float[Array, " times"], y0: Float[Array, "*state"], intervals: int
 ) -> Float[Array, "times *state"]:
-    # The solution is continuous, so a time that rounding puts on the wrong side of a knot does no
-    # harm; nor does the knot at the very end, which belongs to the last interval.
+    # The solution is continuous, so rounding may move a time across a knot. The knot at the end
+    # belongs to the last interval.
     tau = system.tau
     number = jnp.clip(jnp.floor(ts / tau), 0, intervals - 1).astype(int)
-    # Matrix exponentials take long to compile: one batch for the knot map and for all times.
+    # Matrix exponentials take long to compile, so the knot map and all times are one batch.
     flows = eqx.filter_vmap(system.flow)(jnp.append(ts - number * tau, tau))
     advance, flows = _at(flows, -1), _at(flows, slice(-1))
 
@@ -172,19 +175,18 @@ def _at(flows: eqx.Partial, index: int | slice) -> eqx.Partial:
 
 
 class Population(HeldSystem):
-    """A population that breeds all the time and feels its crowding once a season:
-    x′ = a x(t) (1 − x(⌊t/τ⌋τ)).
+    """A population that grows continuously, limited once a season: x′ = a x(t) (1 − x(⌊t/τ⌋τ)).
 
     Between knots x(t) = x_k exp(a (1 − x_k) (t − kτ)), and the knots follow Ricker's map
-    x ↦ x exp(aτ (1 − x)): with aτ growing the fixed point 1 loses its stability at 2, periods
-    double, and at 3.1167 there is a stable period three, so chaos nearby. It is the first thing to
-    try on a new idea: one number, an exact solution, all of the dynamics. The paper learns it at
+    x ↦ x exp(aτ (1 − x)). The fixed point 1 loses its stability at aτ = 2. Then periods double, and
+    at aτ = 3.1167 there is a stable period three, with chaos nearby. Choose it to try a new idea:
+    one parameter gives all of these dynamics, and the solution is exact. The paper learns it at
     a = 2 and a = 3.2.
 
-    With `lag`, a whole number, the crowding is that of so many seasons before,
-    x(⌊(t − jτ)/τ⌋τ), as in species that carry it in their eggs. Then the fixed point is left at
-    aτ = 2 cos(jπ/(2j + 1)), which is 1 for a lag of 1, and not for a cycle of two seasons but for a
-    slow wave, of six seasons for a lag of 1.
+    With `lag` j the limit is that of j seasons before, x(⌊(t − jτ)/τ⌋τ), as in species that carry
+    it in their eggs. The fixed point then loses its stability at aτ = 2 cos(jπ/(2j + 1)), which is
+    1 for j = 1, to a slow wave instead of a cycle of two seasons. The wave lasts six seasons for
+    j = 1.
 
     L. A. V. Carvalho, K. L. Cooke, *A nonlinear equation with piecewise continuous argument*,
     Differential and Integral Equations 1 (1988); K. L. Cooke, J. Wiener, *A survey of differential
@@ -203,7 +205,7 @@ class Population(HeldSystem):
         if not is_whole(lag) or lag < 0:
             raise ValueError(
                 f"Population got lag={lag!r}; expected a whole number, 0 or more, of samples "
-                "before the last. A lag in time, x(t - tau), is that of `Hutchinson`."
+                "before the last. For a lag in time, x(t - tau), use `Hutchinson`."
             )
         check_whole("Population", "lag", lag, 0, MOST_DELAYS - 1, TOO_MANY)
         self.lag = int(lag)
@@ -220,18 +222,18 @@ class Population(HeldSystem):
         return self.a * y * (1 - history[-1])
 
     def flow(self, s: RealScalar) -> eqx.Partial:
-        return eqx.Partial(_grown, self.a * s)
+        return eqx.Partial(_grow, self.a * s)
 
 
-def _grown(growth: Float[Array, ""], *knots: State) -> State:
+def _grow(growth: Float[Array, ""], *knots: State) -> State:
     return knots[0] * jnp.exp(growth * (1 - knots[-1]))
 
 
 class LinearSystem(HeldSystem):
-    """A linear system, solved exactly by matrix exponentials: `matrices` is all that differs.
+    """A linear system, solved exactly by matrix exponentials.
 
-    Write one for an equation whose matrices depend on parameters of your own; where they are given,
-    use `Linear`.
+    Write a subclass with `matrices` for an equation whose matrices depend on your own parameters.
+    If the matrices are given, use `Linear`.
     """
 
     @abstractmethod
@@ -249,7 +251,7 @@ class LinearSystem(HeldSystem):
 
     def __call__(self, t: RealScalar, y: State, args: PyTree, *, history: History) -> State:
         A, Bs = self.matrices()
-        return _dot(A, y) + _applied(Bs, *history)
+        return _dot(A, y) + _apply_matrices(Bs, *history)
 
     def weights(self, s: RealScalar) -> Float[Array, "lags n n"]:
         """The matrices W_j of x(kτ + s) = Σ_j W_j(s) x(kτ − jτ)."""
@@ -258,24 +260,26 @@ class LinearSystem(HeldSystem):
         return _dot(gamma, Bs).at[0].add(phi)
 
     def flow(self, s: RealScalar) -> eqx.Partial:
-        return eqx.Partial(_applied, self.weights(s))
+        return eqx.Partial(_apply_matrices, self.weights(s))
 
     @property
     def knot_matrix(self) -> Float[Array, "knots knots"]:
-        """The knot map as a matrix on z_k, z_{k−1}, …, one below the other. The solution
-        dies out from every start exactly if all its eigenvalues lie inside the unit circle."""
+        """The knot map as a matrix on the stacked knots z_k, z_{k−1}, ….
+
+        The solution decays from every start exactly if all eigenvalues lie inside the unit circle.
+        """
         newest = jnp.concatenate(self.weights(self.tau), axis=1)
         n, width = newest.shape
         return jnp.concatenate([newest, jnp.eye(width - n, width, dtype=newest.dtype)])
 
 
-def _applied(matrices: Float[Array, "lags n n"], *history: State) -> State:
+def _apply_matrices(matrices: Float[Array, "lags n n"], *history: State) -> State:
     n = matrices.shape[-1]
     for z in history:
         if z.ndim == 0 or z.shape[0 if z.ndim == 1 else -2] != n:
             raise ValueError(
-                f"A linear system of {n} states got one of shape {z.shape}; expected ({n},), or a "
-                f"column for each of several starts."
+                f"A linear system of {n} states got a state of shape {z.shape}; expected ({n},), "
+                "or one column for each of several starts."
             )
     return reduce(jnp.add, [_dot(M, z) for M, z in zip(matrices, history, strict=True)])
 
@@ -283,8 +287,11 @@ def _applied(matrices: Float[Array, "lags n n"], *history: State) -> State:
 def _transition(
     A: Float[Array, "n n"], s: RealScalar
 ) -> tuple[Float[Array, "n n"], Float[Array, "n n"]]:
-    """Phi = expm(A s) and Gamma = int_0^s expm(A r) dr. One exponential of a block matrix gives
-    both, without the inverse of A (C. F. Van Loan, IEEE Trans. Automatic Control 23, 1978)."""
+    """Phi = expm(A s) and Gamma = int_0^s expm(A r) dr.
+
+    One exponential of a block matrix gives both, without the inverse of A (C. F. Van Loan, IEEE
+    Trans. Automatic Control 23, 1978).
+    """
     n = A.shape[0]
     zero, one = jnp.zeros_like(A), jnp.eye(n, dtype=A.dtype)
     both = jax.scipy.linalg.expm(jnp.block([[A, one], [zero, zero]]) * s)
@@ -295,9 +302,9 @@ class Linear(LinearSystem):
     """The general linear equation with held arguments, x′ = A x + Σ_j B_j x(⌊(t − jτ)/τ⌋τ).
 
     The knots follow x_{k+1} = Φ x_k + Γ Σ_j B_j x_{k−j}, where Φ = exp(Aτ) and Γ is the integral of
-    exp(As) from 0 to τ; a singular A is fine. Use it to test solvers and gradients with any number
-    of states and lags, and `knot_matrix` for stability. By default a rotation with two held
-    arguments, which damp it.
+    exp(As) from 0 to τ. A may be singular. Choose it to test solvers and gradients with any number
+    of states and lags; `knot_matrix` shows the stability. The default is a rotation that two held
+    arguments damp.
 
     K. L. Cooke, J. Wiener, *Retarded differential equations with piecewise constant delays*, J.
     Math. Anal. Appl. 99 (1984), and their survey of 1991 (see `Population`).
@@ -324,7 +331,7 @@ class Linear(LinearSystem):
         if not matrices:
             raise ValueError(
                 "Linear got no Bs; expected one matrix for each held argument, Bs=[B_0, B_1, ...]. "
-                "An equation without delays needs no system: write its field."
+                "For an equation without delays write the field alone."
             )
         for j, B in enumerate(matrices):
             if B.shape != self.A.shape:
@@ -340,12 +347,12 @@ class Linear(LinearSystem):
 
 
 class DigitalControl(LinearSystem):
-    """A linear plant under a digital controller: x′ = A x + B u with u = −K x(⌊t/τ⌋τ), measured at
-    multiples of `tau` and held until the next.
+    """A linear plant with a digital controller, x′ = A x + B u with u = −K x(⌊t/τ⌋τ).
 
-    `knot_matrix` is Φ − Γ B K, the closed loop of the plant discretised with a
-    zero-order hold. Use it to see how slowly a controller may sample: a gain that is stable in
-    continuous time is not for every `tau`. By default a mass (position, velocity) brought to rest.
+    The state is measured at multiples of `tau`, and the command is held until the next one.
+    `knot_matrix` is Φ − Γ B K, the closed loop of the plant discretised with a zero-order hold.
+    Choose it to find how slowly a controller may sample, since a gain that is stable in continuous
+    time is not stable for every `tau`. The default brings a mass (position, velocity) to rest.
 
     K. J. Åström, B. Wittenmark, *Computer-Controlled Systems*, 3rd edition, Prentice Hall (1997),
     chapter 2.
@@ -386,9 +393,9 @@ class DigitalControl(LinearSystem):
 class HeldOscillator(LinearSystem):
     """An oscillator with held feedback, x″ + 2ζω x′ + ω² x = −k x(⌊t/τ⌋τ); the state is (x, x′).
 
-    Held feedback acts late, by half of `tau` on average, and so takes damping away: with small
-    `tau` the oscillation grows where kτ is above about 4ζω. The smallest model
-    of how sampling makes a loop unstable.
+    Held feedback acts late, by half of `tau` on average, which reduces the damping. With small
+    `tau` the oscillation grows if kτ is above about 4ζω. It is the smallest model in which sampling
+    makes a loop unstable.
 
     J. Wiener, *Generalized Solutions of Functional Differential Equations*, World Scientific
     (1993); K. J. Åström, B. Wittenmark (see `DigitalControl`).
@@ -424,9 +431,9 @@ class HeldOscillator(LinearSystem):
 class Hutchinson(System):
     """The delayed logistic equation, x′ = a x(t) (1 − x(t − τ)).
 
-    For aτ > π/2 the fixed point 1 gives way to a limit cycle, with sharper and sharper peaks as aτ
-    grows. Compare it with `Population`: the same crowding, felt without pause and
-    never chaotic. There is no closed form.
+    For aτ > π/2 the fixed point 1 gives way to a limit cycle, whose peaks get sharper as aτ grows.
+    Compare it with `Population`, in which the same limit acts once a season and leads to chaos.
+    There is no closed form.
 
     G. E. Hutchinson, *Circular causal systems in ecology*, Annals of the New York Academy of
     Sciences 50 (1948).
@@ -453,10 +460,11 @@ class Hutchinson(System):
 
 
 class MackeyGlass(System):
-    """Blood cells that are made late: x′ = β x(t − τ)/(1 + x(t − τ)ⁿ) − γ x(t).
+    """Production of blood cells with a delay, x′ = β x(t − τ)/(1 + x(t − τ)ⁿ) − γ x(t).
 
-    Chaotic at the default parameters, and a standard benchmark for forecasting; steady for short
-    `tau`, periodic in between. There is no closed form. Starts must be positive.
+    It is chaotic at the default parameters, periodic for shorter `tau`, and steady for very short
+    `tau`. It is a standard benchmark for forecasting. There is no closed form. Starts must be
+    positive.
 
     M. C. Mackey, L. Glass, *Oscillation and chaos in physiological control systems*, Science 197
     (1977).
@@ -493,19 +501,21 @@ class MackeyGlass(System):
 
 
 def _floating(x: Any, system: str, name: str) -> Float[Array, "..."]:
-    """A parameter as an array leaf that can be trained: floating point, and not weakly typed, since
-    an update would change the type."""
+    """Converts a parameter to an array leaf that can be trained.
+
+    It is floating point and not weakly typed, since an update would change a weak type.
+    """
     x = _numbers(x, system, name)
     return jax.lax.convert_element_type(x, jnp.result_type(float, x))
 
 
 def _numbers(x: Any, who: str, name: str) -> Real[Array, "..."]:
-    """As an array: real numbers, finite as far as they are known."""
+    """Converts to an array of real numbers, finite unless they are traced."""
     if is_traced(*jax.tree.leaves(x)):
         if not is_real(array := jnp.asarray(x)):
             raise TypeError(f"{who} got {name} of {array.dtype}; expected real numbers.")
         return array
-    # In NumPy, because JAX traces even what is known while it traces something else.
+    # Checked by NumPy, since within `jit` JAX would trace even known numbers.
     known = real_array(x)
     if known is None or isinstance(x, bool):
         raise TypeError(f"{who} got {name}={format_value(x)}; expected real numbers.")
@@ -539,12 +549,12 @@ def _period(tau: Any, system: str) -> RealScalar:
     if np.ndim(tau):
         raise ValueError(
             f"{system} got tau of shape {np.shape(tau)}; expected one positive number. Delays that "
-            "are no multiples of one tau need a field of your own, with several lagrax.Hold."
+            "are not multiples of one tau need a field of your own, with several lagrax.Hold."
         )
     if not is_traced(tau) and not (is_number(tau) and tau > 0):
         raise ValueError(
-            f"{system} got tau={tau!s:.60}; expected a positive, finite number. Without a delay "
-            "there is no need for lagrax: use diffrax."
+            f"{system} got tau={tau!s:.60}; expected a positive, finite number. For an "
+            "equation without a delay use diffrax."
         )
     return float(tau) if isinstance(tau, (int, float)) else tau
 
@@ -557,4 +567,4 @@ SYSTEMS: dict[str, type[System]] = {
     "hutchinson": Hutchinson,
     "mackey-glass": MackeyGlass,
 }
-"""The systems by the names that the command `lagrax` knows them by."""
+"""The systems, by their names in the command `lagrax`."""

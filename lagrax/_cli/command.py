@@ -13,6 +13,7 @@ import typer
 import typer.core
 
 from ..training._launchers import LAUNCHERS
+from .compilation_cache import enable_compilation_cache
 
 
 def in_order(*names: str) -> type[typer.core.TyperGroup]:
@@ -37,6 +38,7 @@ def run_app(
 
     The code is 2 for an error in `refused` and 1 for one in `failed`. Both end with one sentence.
     """
+    enable_compilation_cache()
     try:
         code = app(list(arguments), prog_name=name, standalone_mode=False)
     except typer.TyperException as error:

@@ -1,4 +1,4 @@
-"""Adaptive steps through an interval: found once, under a controller of diffrax, then replayed."""
+"""Adaptive steps through an interval, found under a controller of diffrax and then replayed."""
 
 from collections.abc import Callable
 from typing import Any, Literal
@@ -9,32 +9,24 @@ import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int, PyTree, Real
+from jaxtyping import Array, Float, Int, PyTree, Real
 
-from .interval import Interval, Leg, State
+from .interval import Interval, IntervalSolution, State
+from .method import Method
+from .saving import make_room, put_row, save_step, save_step_in_loop
 from .solution import RESULTS
-from .steps import Stepper, empty_infos, lagged_in_step, term_of
+from .steps import Stepper, is_finite, make_empty_infos, make_term, read_lags, select
 
 
-class ConstantSteps(diffrax.AbstractStepSizeController):
-    """Steps of length dt0, each interval's last one cut short. diffrax's own ConstantStepSize
-    counts the steps of the whole span beforehand and loses count where a breakpoint adds one."""
+class AdaptiveState(eqx.Module):
+    """The state of adaptive stepping, which is carried from interval to interval.
 
-    def wrap(self, direction):
-        return self
-
-    def init(self, terms, t0, t1, y0, dt0, args, func, error_order):
-        return t0 + dt0, dt0
-
-    def adapt_step_size(
-        self, t0, t1, y0, y1_candidate, args, y_error, error_order, controller_state
-    ):
-        dt0 = controller_state
-        return True, t1, t1 + dt0, False, dt0, diffrax.RESULTS.successful
-
-
-class Pace(eqx.Module):
-    """What adaptive stepping carries across a breakpoint: above all the length of its steps."""
+    - `dt`: the length of the next step.
+    - `controller`: the state of the step size controller.
+    - `slope`: the last slope, or None if the next interval cannot use it.
+    - `accepted`, `rejected`: the numbers of steps so far.
+    - `result`, `t`: the result so far, and the time that was reached.
+    """
 
     dt: Real[Array, ""]
     controller: PyTree
@@ -45,38 +37,46 @@ class Pace(eqx.Module):
     t: Real[Array, ""]
 
 
-class Taken(eqx.Module):
-    """The accepted steps of one interval: their ends, as fractions of it, and their number."""
+class AcceptedSteps(eqx.Module):
+    """The accepted steps of one interval: their ends as fractions of it, and their number."""
 
-    fractions: Float[Array, " max_steps_plus_1"]
+    ends: Float[Array, " max_steps_plus_1"]
     count: Int[Array, ""]
 
 
-def first_pace(interval: Interval, stepper: Stepper, controller, dt0, t1, smooth: bool) -> Pace:
-    """The first step's length, from `dt0` or by the controller's own search."""
+# --- the search for steps -------------------------------------------------------------------------
+
+
+def start_adaptive(interval: Interval, method: Method, t1: Array) -> AdaptiveState:
+    """Finds the length of the first step, from `dt0` or by the controller's own search."""
+    stepper, controller = method.stepper, method.controller
+    assert controller is not None
     f = interval.vector_field()
-    term = term_of(f)
-    # The search looks one step ahead, which may go beyond the interval, where f is another one.
+    term = make_term(f)
+    # The search looks one step ahead, and the field may change at the end of the interval.
     within = term
     if interval.history:
-        within = term_of(lambda t, y: f(jnp.where(t > interval.end, interval.end, t), y))
+        within = make_term(lambda t, y: f(jnp.where(t > interval.end, interval.end, t), y))
+    # diffrax divides a known span into equal steps, which breakpoints here divide further.
+    constant = isinstance(controller, diffrax.ConstantStepSize)
     t_next, state = controller.init(
         within,
         interval.start,
-        t1,
+        jnp.full_like(t1, jnp.inf) if constant else t1,
         interval.y,
-        dt0,
+        method.dt0,
         None,
         lambda term, t, y, args: term.vf(t, y, args),
         stepper.solver.error_order(term),
     )
-    # A state of 0 has a first step so short that far from t = 0 it vanishes in rounding.
+    # The search for a state of 0 finds a step so short that it vanishes in rounding far from t = 0.
     dt = jnp.maximum(t_next - interval.start, 2 * _resolution(interval.start, interval.length))
     zero = jnp.asarray(0)
-    return Pace(
+    keeps_slope = method.keeps_slope(interval.field)
+    return AdaptiveState(
         dt=jnp.asarray(dt, interval.start.dtype),
         controller=jax.tree.map(jnp.asarray, state),
-        slope=stepper.begin(f, interval.start, dt, interval.y) if smooth else None,
+        slope=stepper.begin(f, interval.start, dt, interval.y) if keeps_slope else None,
         accepted=zero,
         rejected=zero,
         result=RESULTS.successful,
@@ -89,96 +89,90 @@ def _resolution(t: Array, length: Array) -> Array:
     return 2 * jnp.finfo(t.dtype).eps * jnp.maximum(jnp.abs(t), length)
 
 
-def pace_through(
-    interval: Interval,
-    stepper: Stepper,
-    controller: diffrax.AbstractStepSizeController,
-    pace: Pace,
-    *,
-    max_steps: int,
-    record: bool,
-    room: int,
-    smooth: bool,
-    step_ts: Real[Array, " stops"] | None = None,
-) -> tuple[Leg, Pace, Taken]:
-    """Adaptive steps, at most `room` of them here and `max_steps` in all. `smooth` says that the
-    field is continuous where the interval begins, so that the last slope is still valid; `record`
-    that dense output is wanted; `step_ts` are times at which a step is to end."""
-    f = interval.vector_field(stepper.looks_ahead)
-    begun = pace.accepted
-    slope = pace.slope if smooth else stepper.begin(f, interval.start, pace.dt, interval.y)
-    y, t, dt = interval.y, interval.start, pace.dt
-    end = interval.end
-    clip = _make_clip(end, controller, step_ts)
-    travel = _Travel(
-        t=t,
-        t_next=clip(t, t + dt, True),
-        y=y,
-        slope=slope,
-        pace=pace,
-        saved=jnp.asarray(0),
-        saves=_initial_saves(interval),
-        fractions=jnp.zeros(room + 1, t.dtype),
-        infos=_infos_at(y, empty_infos(stepper, t, y, (room,))) if record else None,
-    )
-    advance = _make_advance(interval, f, stepper, controller, clip, begun)
+class _LoopState(eqx.Module):
+    """The state of the loop over the steps of one interval.
 
-    def going(travel):
-        pace = travel.pace
-        spent = pace.accepted + pace.rejected >= max_steps
-        spent |= pace.accepted - begun >= room
-        return (travel.t < end) & (pace.result == RESULTS.successful) & ~spent
-
-    travel = eqxi.while_loop(going, advance, travel, kind="lax", buffers=_buffers)
-    pace = travel.pace
-    short = (travel.t < end) & (pace.result == RESULTS.successful)
-    result = RESULTS.where(short, RESULTS.promote(diffrax.RESULTS.max_steps_reached), pace.result)
-    count = pace.accepted - begun
-    slope = travel.slope if smooth else None
-    pace = Pace(pace.dt, pace.controller, slope, pace.accepted, pace.rejected, result, travel.t)
-    # An interval of no length takes no step, but its end still moves with its length: replayed, it
-    # takes one.
-    empty = interval.length == 0
-    fractions = jnp.where(empty, travel.fractions.at[1].set(1), travel.fractions)
-    taken = Taken(fractions, jnp.where(empty, 1, count))
-    return _leg(interval, travel.y, travel.saves, travel.infos, taken), pace, taken
-
-
-class _Travel(eqx.Module):
-    """The state of the adaptive loop within one interval."""
+    `saved` counts the saved times passed so far. `saves`, `ends` and `infos` are buffers.
+    """
 
     t: Array
     t_next: Array
     y: State
     slope: PyTree
-    pace: Pace
+    adaptive: AdaptiveState
     saved: Int[Array, ""]
     saves: Any
-    fractions: Any
+    ends: Any
     infos: Any
 
 
-def _buffers(travel):
-    return (travel.saves, travel.fractions, travel.infos)
+def find_steps(
+    interval: Interval, method: Method, state: AdaptiveState
+) -> tuple[IntervalSolution, AdaptiveState, AcceptedSteps]:
+    """Solves an interval in adaptive steps. Not reverse-differentiable."""
+    stepper = method.stepper
+    f = interval.vector_field(stepper.looks_ahead)
+    y, t, end = interval.y, interval.start, interval.end
+    keeps_slope = method.keeps_slope(interval.field)
+    infos = None
+    if method.keep_dense:
+        infos = _stay_at(y, make_empty_infos(stepper, t, y, (method.room,)))
+    clip = _make_clip(end, method.controller, method.step_ts)
+    loop = _LoopState(
+        t=t,
+        t_next=clip(t, t + state.dt, True),
+        y=y,
+        slope=state.slope if keeps_slope else stepper.begin(f, t, state.dt, y),
+        adaptive=state,
+        saved=jnp.asarray(0),
+        saves=make_room(y, interval.save_at),
+        ends=jnp.zeros(method.room + 1, t.dtype),
+        infos=infos,
+    )
+
+    def unfinished(loop):
+        now = loop.adaptive
+        spent = now.accepted + now.rejected >= method.max_steps
+        spent |= now.accepted - state.accepted >= method.room
+        return (loop.t < end) & (now.result == RESULTS.successful) & ~spent
+
+    advance = _make_advance(interval, f, method, clip, state.accepted)
+    buffers = lambda loop: (loop.saves, loop.ends, loop.infos)
+    loop = eqxi.while_loop(unfinished, advance, loop, kind="lax", buffers=buffers)
+    now = loop.adaptive
+    short = (loop.t < end) & (now.result == RESULTS.successful)
+    result = RESULTS.where(short, RESULTS.promote(diffrax.RESULTS.max_steps_reached), now.result)
+    slope = loop.slope if keeps_slope else None
+    new = AdaptiveState(now.dt, now.controller, slope, now.accepted, now.rejected, result, loop.t)
+    # An interval of no length takes no step. Its end still moves with its length: replay one step.
+    empty = interval.length == 0
+    ends = jnp.where(empty, loop.ends.at[1].set(1), loop.ends)
+    steps = AcceptedSteps(ends, jnp.where(empty, 1, now.accepted - state.accepted))
+    return _interval_solution(interval, loop.y, loop.saves, loop.infos, steps), new, steps
 
 
 def _make_clip(
-    end: Array, controller: diffrax.AbstractStepSizeController, step_ts: Array | None = None
-):
-    """The end of the next step, from t to t_next if that can be.
+    end: Array,
+    controller: diffrax.AbstractStepSizeController | None,
+    step_ts: Array | None = None,
+) -> Callable:
+    """Makes `clip(t, t_next, accepted)`, which gives the end of the step from t.
 
-    Not beyond `end`, nor beyond the next of the sorted `step_ts`: call it the stop. Nor so short of
-    the stop that a sliver remains; after a rejection a step that would
-    still overshoot is halved. Under PID control the rest of the interval is shared out in equal
-    steps of at most the length asked for: as many, but smaller and less often rejected. Where that
-    length is asked for again, their number is whole but for rounding, which must not decide.
+    It is t_next, with these exceptions:
+
+    - No step passes `end` or the next of the sorted `step_ts`, here called the stop.
+    - No step ends so close before the stop that a sliver remains.
+    - After a rejection, a step that would still pass the stop ends halfway to it.
+    - Under PID control, the rest of the interval is divided into equal steps of at most the given
+      length. As many steps are taken, but shorter ones, which are rejected less often. If that
+      length divides the rest but for rounding, their number is not rounded up.
     """
-    share = isinstance(controller, diffrax.PIDController)
+    divides = isinstance(controller, diffrax.PIDController)
     rounding = float(jnp.finfo(end.dtype).eps) ** 0.5
     if step_ts is not None:
         step_ts = jnp.append(step_ts, jnp.inf).astype(end.dtype)
 
-    def clip(t, t_next, kept):
+    def clip(t, t_next, accepted):
         rest = end - t
         margin = 100 * jnp.finfo(t.dtype).eps * jnp.maximum(jnp.abs(end), jnp.abs(rest))
         stop = end
@@ -186,206 +180,156 @@ def _make_clip(
             stop = step_ts[jnp.searchsorted(step_ts, t + margin, side="right")]
             stop = jnp.where(stop > end - margin, end, stop)
             rest = stop - t
-        if share:
+        if divides:
             pieces = jnp.maximum(1, jnp.ceil(rest / (t_next - t) - rounding))
-            t_next = jnp.where(kept & (t_next > t), t + rest / pieces, t_next)
-        return jnp.where(t_next > stop - margin, jnp.where(kept, stop, t + 0.5 * rest), t_next)
+            t_next = jnp.where(accepted & (t_next > t), t + rest / pieces, t_next)
+        last = jnp.where(accepted, stop, t + 0.5 * rest)
+        return jnp.where(t_next > stop - margin, last, t_next)
 
     return clip
 
 
-def _initial_saves(interval: Interval) -> State | None:
-    count = interval.save_at.shape[0]
-    return _repeated(interval.y, count) if count else None
+def _make_advance(interval: Interval, f, method: Method, clip, begun: Array) -> Callable:
+    """Makes the loop's body, which tries one step and accepts or rejects it.
 
-
-def _infos_at(y: State, infos: PyTree) -> PyTree:
-    """With a first step that stays at y, for an interval of no length, in which none is taken."""
-    put = lambda x, rows: rows.at[0].set(x)
-    return infos | {end: jax.tree.map(put, y, infos[end]) for end in ("y0", "y1") if end in infos}
-
-
-def _leg(interval, y, saves, infos, taken: Taken) -> Leg:
-    if infos is None:
-        return Leg(y, saves, None)
-    ts = interval.start + taken.fractions * interval.length
-    used = jnp.arange(ts.shape[0]) <= taken.count
-    return Leg(y, saves, (jnp.where(used, ts, jnp.inf), infos))
-
-
-def _save_step(stepper, saves, save_at, begin, end, info):
-    """Writes the states saved within one step, which goes from fraction `begin` to `end`, all at
-    once."""
-    if saves is None:
-        return None
-    within = (save_at >= begin) & (save_at <= end)
-    # Outside the step the polynomial may overflow; there it is not looked at.
-    places = jnp.where(within, save_at, begin)
-    values = jax.vmap(stepper.interpolation(t0=begin, t1=end, **info).evaluate)(places)
-
-    def leaf(new, old):
-        return jnp.where(within.reshape(-1, *[1] * (new.ndim - 1)), new, old)
-
-    return jax.tree.map(leaf, values, saves)
-
-
-def _save_passed(
-    stepper, saves, saved, save_at, begin, end, info, keep, kind: Literal["lax", "checkpointed"]
-):
-    """The same one by one, from number `saved` on: for many saved times, few of them in a step."""
-    if saves is None:
-        return saved, None
-    polynomial = stepper.interpolation(t0=begin, t1=end, **info)
-    count = save_at.shape[0]
-
-    def passed(carry):
-        i, _ = carry
-        return keep & (i < count) & (save_at[jnp.minimum(i, count - 1)] <= end)
-
-    def write(carry):
-        i, saves = carry
-        return i + 1, _put(saves, polynomial.evaluate(save_at[i]), i, True)
-
-    return eqxi.while_loop(
-        passed,
-        write,
-        (saved, saves),
-        kind=kind,
-        max_steps=count,
-        buffers=lambda carry: carry[1],
-        checkpoints=count if kind == "checkpointed" else None,
-    )
-
-
-def _make_advance(interval, f, stepper, controller, clip, begun) -> Callable:
-    """One try of a step: accepted, or rejected and to be repeated shorter."""
-    end = interval.end
+    `begun` is the number of steps accepted before this interval.
+    """
+    stepper, controller, end = method.stepper, method.controller, interval.end
+    assert controller is not None
     length = jnp.where(interval.length == 0, 1, interval.length)
-    order = stepper.solver.error_order(term_of(f))
+    order: Any = stepper.solver.error_order(make_term(f))
 
-    def advance(now: _Travel) -> _Travel:
-        pace = now.pace
+    def advance(now: _LoopState) -> _LoopState:
+        state = now.adaptive
         h = now.t_next - now.t
-        lagged = lagged_in_step(interval, stepper, now.t, h)
+        lagged = read_lags(interval, stepper, now.t, h)
         y, error, info, slope, failed = stepper.step(f, now.t, h, now.y, now.slope, lagged)
-        # A step that leads nowhere, as where an implicit one finds no solution, is too long: the
-        # controller, which scales errors by the new state, is to see that and nothing else.
-        lost = ~_finite(y)
+        # A step that leads nowhere, such as an implicit one without a solution, was too long. The
+        # controller scales errors by the new state, so both are replaced.
+        lost = ~is_finite(y)
         error = jax.tree.map(lambda e: jnp.where(jnp.isnan(e) | lost, jnp.inf, e), error)
-        keep, t, t_next, made_jump, state, controlled = controller.adapt_step_size(
-            now.t, now.t_next, now.y, _select(lost, now.y, y), None, error, order, pace.controller
+        accepted, t, t_next, made_jump, control, controlled = controller.adapt_step_size(
+            now.t, now.t_next, now.y, select(lost, now.y, y), None, error, order, state.controller
         )
-        if made_jump is not False:
-            raise ValueError(
-                f"The step-size controller {type(controller).__name__} reports jumps by itself; "
-                "expected them as times: diffrax.ClipStepSizeController(..., jump_ts=...)."
-            )
-        keep: Any = jnp.asarray(keep)
+        _check_made_jump(controller, made_jump)
+        accepted: Any = jnp.asarray(accepted)
         t = jnp.minimum(t, end)
         dt = t_next - t
-        # Also where dt is NaN, which is not greater than anything.
-        stuck = ~(dt > _resolution(t, interval.length)) & (t < end)
-        trouble = RESULTS.where(_finite(y), RESULTS.step_underflow, RESULTS.state_not_finite)
-        result = RESULTS.where(keep, failed, RESULTS.successful)
-        result = RESULTS.where(stuck, trouble, result)
-        # An accepted step that was cut short says little about the length that is possible: the
-        # controller goes on as before it (also from whether it was at its shortest step).
-        cut = keep & (h < 0.99 * pace.dt) & (dt <= pace.dt)
-        dt, state = _select(cut, (pace.dt, pace.controller), (dt, state))
-        controlled = RESULTS.where(cut, RESULTS.successful, RESULTS.promote(controlled))
+        # An accepted step that was clipped says little about the possible length, so the controller
+        # goes on from its state before that step, which also knows whether dt is dtmin.
+        clipped = accepted & (h < 0.99 * state.dt) & (dt <= state.dt)
+        result = _judge_step(interval, y, failed, accepted, t, dt)
+        controlled = RESULTS.where(clipped, RESULTS.successful, RESULTS.promote(controlled))
         result = RESULTS.where(result == RESULTS.successful, controlled, result)
-        done = pace.accepted - begun
+        dt, control = select(clipped, (state.dt, state.controller), (dt, control))
         begin_at = (now.t - interval.start) / length
         end_at = jnp.where(t < end, (t - interval.start) / length, 1)
-        saved, saves = _save_passed(
-            stepper, now.saves, now.saved, interval.save_at, begin_at, end_at, info, keep, "lax"
+        saved, saves = save_step_in_loop(
+            *(stepper.interpolation, now.saves, now.saved, interval.save_at, begin_at, end_at),
+            *(info, accepted, "lax"),
         )
-        return _Travel(
+        number = state.accepted - begun
+        return _LoopState(
             t=t,
-            t_next=clip(t, t_next, keep),
-            y=_select(keep, y, now.y),
-            slope=_select(keep, slope, now.slope),
-            pace=Pace(
+            t_next=clip(t, t_next, accepted),
+            y=select(accepted, y, now.y),
+            slope=select(accepted, slope, now.slope),
+            adaptive=AdaptiveState(
                 dt=dt,
-                controller=state,
-                slope=pace.slope,
-                accepted=pace.accepted + keep,
-                rejected=pace.rejected + ~keep,
+                controller=control,
+                slope=state.slope,
+                accepted=state.accepted + accepted,
+                rejected=state.rejected + ~accepted,
                 result=result,
                 t=t,
             ),
             saved=saved,
             saves=saves,
-            fractions=eqxi.buffer_at_set(now.fractions, done + 1, end_at, pred=keep),
-            infos=_put(now.infos, info, done, keep),
+            ends=eqxi.buffer_at_set(now.ends, number + 1, end_at, pred=accepted),
+            infos=put_row(now.infos, info, number, accepted),
         )
 
     return advance
 
 
-def _finite(y: State) -> Bool[Array, ""]:
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(y)]))
+def _check_made_jump(controller: diffrax.AbstractStepSizeController, made_jump: Any) -> None:
+    if made_jump is not False:
+        raise ValueError(
+            f"The step-size controller {type(controller).__name__} reports jumps by itself; "
+            "expected them as times: diffrax.ClipStepSizeController(..., jump_ts=...)."
+        )
 
 
-def _put(infos: Any, info: PyTree, index: Any, keep: Any):
+def _judge_step(interval: Interval, y: State, failed: RESULTS, accepted, t, dt) -> RESULTS:
+    """The result after one step, whose own result is `failed`; `dt` is the next step's length."""
+    result = RESULTS.where(accepted, failed, RESULTS.successful)
+    # Written so that a NaN dt counts as stuck.
+    stuck = ~(dt > _resolution(t, interval.length)) & (t < interval.end)
+    why = RESULTS.where(is_finite(y), RESULTS.step_underflow, RESULTS.state_not_finite)
+    return RESULTS.where(stuck, why, result)
+
+
+def _stay_at(y: State, infos: PyTree) -> PyTree:
+    """Makes the first step stay at y, for an interval of no length, which takes no step."""
+    put = lambda x, rows: rows.at[0].set(x)
+    return infos | {end: jax.tree.map(put, y, infos[end]) for end in ("y0", "y1") if end in infos}
+
+
+def _interval_solution(interval: Interval, y, saves, infos, steps: AcceptedSteps):
     if infos is None:
-        return None
-    return jax.tree.map(
-        lambda x, buffer: eqxi.buffer_at_set(buffer, index, x, pred=keep), info, infos
-    )
+        return IntervalSolution(y, saves, None)
+    ts = interval.start + steps.ends * interval.length
+    used = jnp.arange(ts.shape[0]) <= steps.count
+    return IntervalSolution(y, saves, (jnp.where(used, ts, jnp.inf), infos))
 
 
-def replay(
+# --- the replay -----------------------------------------------------------------------------------
+
+
+def replay_steps(
     interval: Interval,
     stepper: Stepper,
-    taken: Taken,
+    steps: AcceptedSteps,
     *,
     kind: Literal["checkpointed", "bounded"],
-    record: bool,
-) -> Leg:
-    """The accepted steps again, without the search for them: what reverse mode goes through."""
+    keep_dense: bool,
+) -> IntervalSolution:
+    """Takes the accepted steps again, without a search. Reverse mode goes through this."""
     f = interval.vector_field(stepper.looks_ahead)
-    max_steps = taken.fractions.shape[0] - 1
-    fractions = lax.stop_gradient(taken.fractions)
-    h = fractions[1] * interval.length
-    slope = stepper.begin(f, interval.start, h, interval.y)
-    infos = empty_infos(stepper, interval.start, interval.y, (max_steps,)) if record else None
+    max_steps = steps.ends.shape[0] - 1
+    ends = lax.stop_gradient(steps.ends)
+    slope = stepper.begin(f, interval.start, ends[1] * interval.length, interval.y)
+    infos = None
+    if keep_dense:
+        infos = make_empty_infos(stepper, interval.start, interval.y, (max_steps,))
 
     def body(carry):
         j, y, slope, saved, saves, infos = carry
-        begin, end = fractions[j], fractions[j + 1]
+        begin, end = ends[j], ends[j + 1]
         t, h = interval.start + begin * interval.length, (end - begin) * interval.length
-        lagged = lagged_in_step(interval, stepper, t, h)
+        lagged = read_lags(interval, stepper, t, h)
         y, _, info, slope, _ = stepper.step(f, t, h, y, slope, lagged)
+        where = (interval.save_at, begin, end, info)
         if kind == "checkpointed":
-            saved, saves = _save_passed(
-                stepper, saves, saved, interval.save_at, begin, end, info, True, kind
+            saved, saves = save_step_in_loop(
+                stepper.interpolation, saves, saved, *where, True, kind
             )
-        else:  # A loop in a bounded loop costs more than it saves.
-            saves = _save_step(stepper, saves, interval.save_at, begin, end, info)
-        return j + 1, y, slope, saved, saves, _put(infos, info, j, True)
+        else:  # A loop within a bounded loop costs more than it saves.
+            saves = save_step(stepper.interpolation, saves, *where)
+        return j + 1, y, slope, saved, saves, put_row(infos, info, j, True)
 
     zero = jnp.asarray(0)
-    # Every place is written to; what a buffer holds before that must carry no derivative.
-    saves = lax.stop_gradient(_initial_saves(interval))
-    carry = (zero, interval.y, slope, zero, saves, infos)
+    # Every place is overwritten, so the initial content must carry no derivative.
+    saves = lax.stop_gradient(make_room(interval.y, interval.save_at))
     carry = eqxi.while_loop(
-        lambda carry: carry[0] < taken.count - 1,
+        lambda carry: carry[0] < steps.count - 1,
         body,
-        carry,
+        (zero, interval.y, slope, zero, saves, infos),
         kind=kind,
         max_steps=max_steps,
         buffers=lambda carry: carry[4:] if kind == "checkpointed" else carry[5],
     )
-    # The last step by itself, as the loop computes each step anew in the backward pass. (Where none
-    # was taken, this one has no length.)
+    # The last step stands outside of the loop, since the backward pass of the loop takes each of
+    # its steps once more. If none was accepted, this one has no length.
     _, y, _, _, saves, infos = body(carry)
-    return _leg(interval, y, saves, infos, taken)
-
-
-def _select(keep: Bool[Array, ""], new: PyTree, old: PyTree) -> PyTree:
-    return jax.tree.map(lambda n, o: jnp.where(keep, n, o), new, old)
-
-
-def _repeated(y: State, times: int) -> State:
-    return jax.tree.map(lambda x: jnp.broadcast_to(x, (times, *x.shape)), y)
+    return _interval_solution(interval, y, saves, infos, steps)

@@ -1,4 +1,4 @@
-"""The kinds of value that arguments are of: whole numbers, numbers, arrays of real numbers."""
+"""Checks of single arguments, used throughout lagrax: numbers, whole numbers, arrays of reals."""
 
 import math
 from typing import Any, TypeGuard
@@ -10,20 +10,22 @@ from jax.core import Tracer
 
 # Compiled loops count in 32 bits.
 MOST_COUNT = 2**31 - 1
-# Numbers kept of one computation: 4 GB in float32, and as much again while it is put together.
+# The most numbers that one computation may keep: 4 GB in float32, and twice that at its peak.
 MOST_KEPT = 10**9
 
 
 def is_traced(*values: Any) -> bool:
+    """Whether any of the values is traced by JAX."""
     return any(isinstance(v, Tracer) for v in values)
 
 
 def is_whole(value: Any) -> TypeGuard[int | np.integer]:
+    """Whether a value is a Python or NumPy integer."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def is_number(value: Any) -> bool:
-    """Whether this is one finite real number, of Python's, NumPy's or JAX's."""
+    """Whether a value is one finite real number of Python, NumPy or JAX."""
     kind = getattr(getattr(value, "dtype", None), "kind", "")
     if isinstance(value, (bool, str)) or kind in ("b", "c") or np.ndim(value) != 0:
         return False
@@ -34,8 +36,11 @@ def is_number(value: Any) -> bool:
 
 
 def real_array(values: Any) -> np.ndarray | None:
-    """These numbers in float64; None where some are text, dates, complex or no numbers at all, and
-    where rows differ in length. NumPy itself turns text into numbers and drops imaginary parts."""
+    """Converts real numbers to a float64 array.
+
+    Returns None for text, dates, complex numbers, other objects and rows of different lengths.
+    NumPy alone would turn text into numbers and drop imaginary parts.
+    """
     try:
         array = np.asarray(values)
         return None if array.dtype.kind in "cSUmM" else array.astype(float)
@@ -44,7 +49,7 @@ def real_array(values: Any) -> np.ndarray | None:
 
 
 def is_real(value: Any) -> bool:
-    """Whether this is an array or a number, traced or not, that is neither complex nor a key."""
+    """Whether a value is a real array or number, traced or not. Random keys are not real."""
     if not isinstance(value, (bool, int, float, np.generic, np.ndarray, jax.Array)):
         return False
     kinds = (jnp.bool_, jnp.integer, jnp.floating)
@@ -52,7 +57,7 @@ def is_real(value: Any) -> bool:
 
 
 def format_value(value: Any) -> str:
-    """A value in a message, however long it is."""
+    """Formats a value for an error message, shortened if it is long."""
     if is_whole(value) and abs(int(value)) >= 10**40:
         return f"a number of {int(value).bit_length()} bits"
     return f"{value!r:.60}"
@@ -61,8 +66,10 @@ def format_value(value: Any) -> str:
 def check_whole(
     who: str, what: str, value: Any, least: int, most: int = MOST_COUNT, why: str = ""
 ) -> None:
-    """Whether `value` is a whole number from `least` to `most`. `why` is a sentence on what more
-    would cost, and what to do instead."""
+    """Checks that `value` is a whole number from `least` to `most`.
+
+    `why` is a sentence on the cost of larger values and on the alternative.
+    """
     if not is_whole(value) or value < least:
         raise ValueError(
             f"{who} got {what}={format_value(value)}; expected a whole number >= {least}."
@@ -75,7 +82,10 @@ def check_whole(
 
 
 def check_memory(who: str, what: str, numbers: int) -> None:
-    """Whether so many `numbers` fit into memory; `what` names the arguments that make them."""
+    """Checks that a result of this many numbers fits into memory.
+
+    `what` names the arguments that determine the count.
+    """
     if numbers > MOST_KEPT:
         raise ValueError(
             f"{who} got {what}, which keeps {numbers:.3g} numbers; expected at most "

@@ -1,9 +1,13 @@
-"""The arguments of `solve`, looked at once: what came, what was expected, what to do."""
+"""Checks of the arguments of `solve`, made once and in one place.
+
+Every message says what was got, what was expected, and what to do.
+"""
 
 import difflib
+import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import diffrax
 import equinox as eqx
@@ -13,38 +17,214 @@ import numpy as np
 import optimistix as optx
 from jaxtyping import PyTree
 
-from .adaptive import ConstantSteps
-from .arguments import MOST_COUNT, format_value, is_number, is_real, is_traced, is_whole, real_array
+from .arguments import (
+    MOST_COUNT,
+    format_value,
+    is_number,
+    is_real,
+    is_traced,
+    is_whole,
+    real_array,
+)
 from .delays import MOST_DELAYS, TOO_MANY, Delay, Hold, Lag, Learn, RealScalar, describe
 from .field import takes_history
 from .gradients import Adjoint, Checkpointed, Direct, Gradient
-from .saving import sub_saves
+from .grid import Grid, make_grid
+from .method import Method, make_method
+from .saving import SaveTimes, find_save_times, list_subs
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# With more intervals the list of breakpoints alone is too long for most memories.
+MOST_INTERVALS = 10**8
+# Equal steps in one interval. More take minutes, and their rounding errors outweigh the gain.
+MOST_STEPS = 10**8
 
 
-def check_options(unknown: dict[str, Any], function: Callable) -> None:
-    names = [
-        p.name
-        for p in inspect.signature(function).parameters.values()
-        if p.kind is not p.VAR_KEYWORD
-    ]
-    hints = {
-        "rtol": "stepsize_controller=diffrax.PIDController(rtol=..., atol=...)",
-        "atol": "stepsize_controller=diffrax.PIDController(rtol=..., atol=...)",
-        "adjoint": "gradient=",
-        "terms": "field=",
-        "tau": "delays=[lagrax.Hold(tau)]",
-    }
-    name = next(iter(unknown))
-    close = difflib.get_close_matches(name, names, n=1)
-    hint = hints.get(name, f"{close[0]}=" if close else "")
-    raise TypeError(
-        f"solve() has no option {name!r}."
-        + (f" Did you mean {hint}?" if hint else "")
-        + f" Its options are {', '.join(names)}."
+class Problem(eqx.Module):
+    """A checked equation and how to solve it.
+
+    - `fields`: one field for all intervals if `is_shared`, otherwise one for each.
+    - `y0`, `past`: the state at t0, and the past as a function of time or None if it is constant.
+    - `traced_ends`: those of t0 and t1 that are traced; the gradient of a failure reaches them.
+    """
+
+    fields: list[Callable]
+    is_shared: bool
+    args: PyTree
+    y0: PyTree
+    past: Callable | None
+    delays: list[Delay]
+    grid: Grid
+    method: Method
+    gradient: Gradient
+    saveat: diffrax.SaveAt
+    save_times: SaveTimes
+    meter: diffrax.AbstractProgressMeter
+    traced_ends: list[Any]
+
+
+def check_problem(
+    field: Any,
+    t0: Any,
+    t1: Any,
+    y0: Any,
+    args: PyTree,
+    *,
+    delays: Any,
+    solver: Any,
+    stepsize_controller: Any,
+    steps: Any,
+    dt0: Any,
+    intervals: Any,
+    saveat: Any,
+    gradient: Any,
+    max_steps: Any,
+    progress_meter: Any,
+) -> Problem:
+    """Checks the arguments of `solve`, and finds the breakpoints and the method."""
+    check_delays(delays)
+    delays = list(delays)
+    fields = _check_fields(field, delays)
+    is_shared = not isinstance(field, (list, tuple))
+    _check_span(t0, t1)
+    _check_number_of_periods(delays, t0, t1)
+    check_solver(solver)
+    _check_progress_meter(progress_meter)
+    _check_steps(steps, max_steps, stepsize_controller, dt0)
+    controller, step_ts, jump_ts = _take_times(stepsize_controller)
+    controller = _check_controller(solver, controller, dt0) if steps is None else None
+    y0, past, dtype = _check_state(y0, t0)
+    solver = _set_tolerances(solver, controller, dtype)
+    _check_saveat(saveat, t0, t1, dtype)
+    gradient = _check_gradient(gradient, delays, solver, controller, saveat, dtype)
+    _check_resolution(delays, t0, t1, dtype)
+    if is_shared or intervals is not None:
+        _check_intervals(intervals, delays, t0, t1)
+    else:
+        intervals = len(fields)
+    order = int(solver.order(diffrax.ODETerm(lambda t, y, args: y)) or 1)
+    grid = make_grid(
+        delays, t0, t1, intervals=intervals, levels=order, dtype=dtype, jump_ts=jump_ts
+    )
+    if not is_shared:
+        _check_number_of_fields(fields, grid.num_intervals, delays, t0, t1)
+    if jump_ts is None:
+        _check_enough_intervals(intervals, grid.num_intervals, delays)
+    args, dt0, delays = _as_dynamic((args, dt0, delays))
+    method = make_method(
+        solver,
+        controller,
+        steps=steps,
+        dt0=dt0,
+        step_ts=step_ts,
+        max_steps=max_steps,
+        delays=delays,
+        has_past=past is not None,
+        is_shared=is_shared,
+        grid=grid,
+        saveat=saveat,
+    )
+    return Problem(
+        fields=fields,
+        is_shared=is_shared,
+        args=args,
+        y0=y0,
+        past=past,
+        delays=delays,
+        grid=_as_arrays(grid),
+        method=method,
+        gradient=gradient,
+        saveat=saveat,
+        save_times=_as_arrays(find_save_times(saveat, grid, dtype)),
+        meter=progress_meter,
+        traced_ends=[t for t in (t0, t1) if is_traced(t)],
     )
 
 
+def _as_arrays(tree: PyTree) -> PyTree:
+    """Converts NumPy arrays, so that they are arguments of the compiled program."""
+    return jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, tree)
+
+
+def _as_dynamic(tree: PyTree) -> PyTree:
+    """Converts Python's floats, so that another value of a parameter needs no compilation."""
+
+    def leaf(x):
+        if isinstance(x, (float, np.floating)):
+            return jnp.asarray(float(x))
+        return jnp.asarray(complex(x)) if isinstance(x, (complex, np.complexfloating)) else x
+
+    return jax.tree.map(leaf, tree)
+
+
+# --- the call -------------------------------------------------------------------------------------
+
+
+# For names that are not options of `solve`, an alternative that follows "solve() has no option".
+ALTERNATIVES = {
+    "rtol": "Give stepsize_controller=diffrax.PIDController(rtol=..., atol=...).",
+    "atol": "Give stepsize_controller=diffrax.PIDController(rtol=..., atol=...).",
+    "tau": "Give delays=[lagrax.Hold(tau)].",
+    "terms": "The first argument is the field, f(t, y, args, *, history), as in term.vector_field.",
+    "adjoint": "Give gradient=lagrax.Checkpointed(), Direct() or Adjoint().",
+    "event": (
+        "lagrax does not stop at events. Solve with saveat=diffrax.SaveAt(dense=True) and find the "
+        "root of your condition on sol.evaluate, for example with optimistix.root_find."
+    ),
+    "discrete_terminating_event": (
+        "lagrax does not stop at events. Solve to t1 and find the condition in the saved states."
+    ),
+    "solver_state": "A solve goes on from a state and its past: y0=earlier.evaluate.",
+    "controller_state": "A solve goes on from a state and its past: y0=earlier.evaluate.",
+    "made_jump": (
+        "Give times at which the field jumps as diffrax.ClipStepSizeController(..., jump_ts=...)."
+    ),
+}
+
+
+def explain_call(function: Callable[P, R]) -> Callable[P, R]:
+    """Improves the error of a call with arguments in the wrong order or with unknown options."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*args: P.args, **options: P.kwargs) -> R:
+        try:
+            return function(*args, **options)
+        except TypeError:
+            try:
+                signature.bind(*args, **options)
+            except TypeError as error:
+                raise TypeError(_explain_arguments(signature, args, options, error)) from None
+            raise
+
+    return call
+
+
+def _explain_arguments(signature: inspect.Signature, args: tuple, options: dict, error) -> str:
+    if any(isinstance(a, diffrax.AbstractSolver) for a in args):
+        return (
+            "solve() takes field, t0, t1, y0, args in this order, and all other options by name. "
+            "Instead of diffrax.diffeqsolve(term, solver, t0, t1, dt0, y0, args) write "
+            "solve(term.vector_field, t0, t1, y0, args, solver=solver, dt0=dt0)."
+        )
+    unknown = [name for name in options if name not in signature.parameters]
+    if not unknown:
+        return str(error)
+    close = difflib.get_close_matches(unknown[0], signature.parameters, n=1)
+    hint = ALTERNATIVES.get(unknown[0], f"Did you mean {close[0]}=?" if close else "")
+    return (
+        f"solve() has no option {unknown[0]!r}. {hint}".rstrip()
+        + f" Its options are {', '.join(signature.parameters)}."
+    )
+
+
+# --- the equation ---------------------------------------------------------------------------------
+
+
 def check_delays(delays: Any) -> None:
+    """Checks that `delays` is a list of `Hold` and `Lag` with known or traced periods."""
     if isinstance(delays, (Hold, Lag)):
         raise TypeError(f"delays={describe([delays])} is one delay; expected a list: delays=[...].")
     if not isinstance(delays, Sequence) or isinstance(delays, str):
@@ -66,7 +246,7 @@ def check_delays(delays: Any) -> None:
             )
 
 
-def check_fields(field: Any, delays: Sequence[Delay]) -> Callable | list[Callable]:
+def _check_fields(field: Any, delays: Sequence[Delay]) -> list[Callable]:
     fields = list(field) if isinstance(field, (list, tuple)) else [field]
     for f in fields:
         if not callable(f):
@@ -80,11 +260,11 @@ def check_fields(field: Any, delays: Sequence[Delay]) -> Callable | list[Callabl
                 "f(t, y, args, *, history), where history has one entry for each delay. Add the "
                 "keyword, or leave `delays` out."
             )
-    return fields if isinstance(field, (list, tuple)) else field
+    return fields
 
 
-def check_number_of_fields(fields: Any, num: int, delays: Sequence[Delay], t0, t1) -> None:
-    if isinstance(fields, list) and len(fields) != num:
+def _check_number_of_fields(fields: list, num: int, delays: Sequence[Delay], t0, t1) -> None:
+    if len(fields) != num:
         raise ValueError(
             f"Got {len(fields)} fields for {num} intervals (delays {describe(delays)} from t = "
             f"{t0} to {t1}); expected one field for each interval. Give {num} fields, or one field "
@@ -92,8 +272,8 @@ def check_number_of_fields(fields: Any, num: int, delays: Sequence[Delay], t0, t
         )
 
 
-def checked_state(y0: Any, t0: RealScalar) -> tuple[PyTree, Callable | None, Any]:
-    """The state at t0, the past before it (None where it is constant), and the type of time."""
+def _check_state(y0: Any, t0: RealScalar) -> tuple[PyTree, Callable | None, Any]:
+    """Returns the state at t0, the past or None if it is constant, and the dtype of time."""
     past = y0 if callable(y0) else None
     y = y0(t0) if callable(y0) else y0
     if not jax.tree.leaves(y):
@@ -120,22 +300,11 @@ def checked_state(y0: Any, t0: RealScalar) -> tuple[PyTree, Callable | None, Any
     return jax.tree.map(lambda x: x.astype(jnp.result_type(x.dtype, real)), y), past, real
 
 
-def dynamic_scalars(args: PyTree) -> PyTree:
-    """Python's floats as arrays, so that another value of a parameter needs no new compilation."""
-
-    def leaf(x):
-        if isinstance(x, (float, np.floating)):
-            return jnp.asarray(float(x))
-        return jnp.asarray(complex(x)) if isinstance(x, (complex, np.complexfloating)) else x
-
-    return jax.tree.map(leaf, args)
-
-
-def check_span(t0: Any, t1: Any) -> None:
+def _check_span(t0: Any, t1: Any) -> None:
     for name, t in (("t0", t0), ("t1", t1)):
         if not is_traced(t) and not is_number(t):
             raise ValueError(f"{name}={t!r}; expected one finite time.")
-    # In NumPy, because JAX traces even what is known while it traces something else.
+    # Compared by NumPy, since within `jit` JAX would trace even known numbers.
     if not is_traced(t0, t1) and not np.asarray(t1) >= np.asarray(t0):
         raise ValueError(
             f"Got t0={t0} and t1={t1}; expected t1 >= t0. Delay equations only go forward: swap "
@@ -143,11 +312,7 @@ def check_span(t0: Any, t1: Any) -> None:
         )
 
 
-# With more, already the list of breakpoints is too long for most memories.
-MOST_INTERVALS = 10**8
-
-
-def check_delays_against_span(delays: Sequence[Delay], t0: Any, t1: Any) -> None:
+def _check_number_of_periods(delays: Sequence[Delay], t0: Any, t1: Any) -> None:
     for delay in delays:
         if delay.tau is None or is_traced(delay.tau, t0, t1):
             continue
@@ -159,8 +324,8 @@ def check_delays_against_span(delays: Sequence[Delay], t0: Any, t1: Any) -> None
             )
 
 
-def check_resolution(delays: Sequence[Delay], t0: Any, t1: Any, dtype: Any) -> None:
-    """Whether times so far from zero tell apart what happens within a period, and instants."""
+def _check_resolution(delays: Sequence[Delay], t0: Any, t1: Any, dtype: Any) -> None:
+    """Checks that times so far from zero resolve the periods and the instants."""
     if is_traced(t0, t1):
         return
     eps = float(jnp.finfo(dtype).eps)
@@ -189,7 +354,7 @@ def check_resolution(delays: Sequence[Delay], t0: Any, t1: Any, dtype: Any) -> N
             )
 
 
-def check_intervals(intervals: Any, delays: Sequence[Delay], t0: Any, t1: Any) -> None:
+def _check_intervals(intervals: Any, delays: Sequence[Delay], t0: Any, t1: Any) -> None:
     if intervals is not None and not is_whole(intervals):
         raise TypeError(f"intervals={intervals!r}; expected a whole number.")
     if intervals is not None and intervals < 1:
@@ -201,15 +366,15 @@ def check_intervals(intervals: Any, delays: Sequence[Delay], t0: Any, t1: Any) -
         )
     periods = [d.tau for d in delays if isinstance(d, Lag) or d.tau is not None]
     if intervals is None and periods and is_traced(t0, t1, *periods):
-        what = "A delay" if is_traced(*periods) else "t0 or t1"
+        cause = "A delay" if is_traced(*periods) else "t0 or t1"
         raise ValueError(
-            f"{what} is traced (inside jit, grad or vmap), so the number of intervals is not known "
-            "when the program is compiled. Say it: solve(..., intervals=N), where N periods reach "
-            "at least to t1, from t0 or for a Hold from its last instant before that."
+            f"{cause} is traced (inside jit, grad or vmap), so the number of intervals is not "
+            "known when the program is compiled. Give solve(..., intervals=N), where N periods "
+            "reach at least to t1, from t0 or for a Hold from its last instant before that."
         )
 
 
-def check_enough_intervals(intervals: int | None, num: int, delays: Sequence[Delay]) -> None:
+def _check_enough_intervals(intervals: int | None, num: int, delays: Sequence[Delay]) -> None:
     if intervals is not None and num > intervals and len(delays) == 1:
         raise ValueError(
             f"intervals={intervals}, but {describe(delays)} needs {num} to reach t1. Raise it, or "
@@ -229,7 +394,7 @@ def check_solver(solver: Any) -> None:
         )
 
 
-def check_progress_meter(meter: Any) -> None:
+def _check_progress_meter(meter: Any) -> None:
     if not isinstance(meter, diffrax.AbstractProgressMeter):
         raise TypeError(
             f"progress_meter={meter!r}; expected one of diffrax's, such as "
@@ -237,16 +402,11 @@ def check_progress_meter(meter: Any) -> None:
         )
 
 
-# Of equal steps in one interval. More take minutes, and their rounding errors outweigh what the
-# last ones gain.
-MOST_STEPS = 10**8
-
-
-def check_steps(steps: Any, max_steps: Any, controller: Any, dt0: Any) -> None:
+def _check_steps(steps: Any, max_steps: Any, controller: Any, dt0: Any) -> None:
     if not is_whole(max_steps) or max_steps < 1:
         raise ValueError(
-            f"max_steps={max_steps!r}; expected a whole number, at least 1: memory is set aside "
-            "for so many."
+            f"max_steps={max_steps!r}; expected a whole number, at least 1. Memory is set "
+            "aside for this many steps."
         )
     if max_steps > MOST_COUNT:
         raise ValueError(
@@ -277,32 +437,35 @@ def check_steps(steps: Any, max_steps: Any, controller: Any, dt0: Any) -> None:
         )
 
 
-def without_times(controller: Any) -> tuple[Any, Any, Any]:
-    """A controller without the times of `diffrax.ClipStepSizeController`, its `step_ts` and its
-    `jump_ts`: jumps become breakpoints, and steps are clipped together with the intervals."""
+def _take_times(controller: Any) -> tuple[Any, Any, Any]:
+    """Takes the times out of a `diffrax.ClipStepSizeController`.
+
+    Returns the controller within, its `step_ts`, at which steps end as they do at breakpoints, and
+    its `jump_ts`, which become breakpoints.
+    """
     if not isinstance(controller, diffrax.ClipStepSizeController):
         return controller, None, None
     if controller.store_rejected_steps is not None:
         raise ValueError(
             f"ClipStepSizeController has store_rejected_steps={controller.store_rejected_steps}, "
-            "which is for noise: an equation without noise does not need it. Leave it out."
+            "which is for equations with noise. Leave it out."
         )
-    inner, step_ts, jump_ts = without_times(controller.controller)
+    inner, step_ts, jump_ts = _take_times(controller.controller)
     return (
         inner,
-        _joined(step_ts, controller.step_ts),
-        _joined(jump_ts, controller.jump_ts),
+        _merge_times(step_ts, controller.step_ts),
+        _merge_times(jump_ts, controller.jump_ts),
     )
 
 
-def _joined(first: Any, second: Any) -> Any:
+def _merge_times(first: Any, second: Any) -> Any:
     if first is None or second is None:
         return second if first is None else first
     xp = jnp if is_traced(first, second) else np
     return xp.sort(xp.concatenate([first, second]))
 
 
-def checked_controller(
+def _check_controller(
     solver: diffrax.AbstractSolver, controller: Any, dt0: Any
 ) -> diffrax.AbstractStepSizeController:
     if controller is None:
@@ -324,7 +487,7 @@ def checked_controller(
                 "ConstantStepSize needs the length of its steps: give dt0=..., or steps=K equal "
                 "steps an interval."
             )
-        return ConstantSteps()
+        return controller
     if not isinstance(solver, diffrax.AbstractAdaptiveSolver):
         raise ValueError(
             f"{type(solver).__name__} has no error estimate, so its steps cannot be adapted. Give "
@@ -333,7 +496,7 @@ def checked_controller(
     return controller.wrap(direction=1)
 
 
-# diffrax looks at these within the compiled program, if at all.
+# diffrax checks these within the compiled program, if at all.
 _NOT_NEGATIVE = ("rtol", "atol", "dtmin", "dtmax", "safety", "factormin", "factormax")
 _NUMBERS = (*_NOT_NEGATIVE, "pcoeff", "icoeff", "dcoeff", "step_ts", "jump_ts")
 
@@ -356,17 +519,23 @@ def _check_numbers_of(controller: Any) -> None:
                 )
 
 
-def with_tolerances(solver: diffrax.AbstractSolver, controller: Any, dtype: Any):
-    """An implicit solver whose root finder takes its tolerances from the step-size control, as
-    `diffrax.diffeqsolve` arranges it. Equal steps cannot be shortened where diffrax's quick root
-    finder gives up after two iterations: they get a patient one."""
+def _set_tolerances(solver: diffrax.AbstractSolver, controller: Any, dtype: Any):
+    """Gives the root finder of an implicit solver the tolerances of the step size control.
+
+    `diffrax.diffeqsolve` does the same. diffrax's root finder gives up after two iterations, and
+    equal steps cannot be shortened then, so they get a root finder that iterates on.
+    """
     if not isinstance(solver, diffrax.AbstractImplicitSolver):
         return solver
     if isinstance(solver, diffrax.HalfSolver):
-        inner = with_tolerances(solver.solver, controller, dtype)
+        inner = _set_tolerances(solver.solver, controller, dtype)
         return eqx.tree_at(lambda s: s.solver, solver, inner)
     finder = solver.root_finder
-    names = [n for n in ("rtol", "atol", "norm") if _is_placeholder(getattr(finder, n, None))]
+    names = [
+        name
+        for name in ("rtol", "atol", "norm")
+        if isinstance(getattr(finder, name, None), _TOLERANCE_OF_STEPS)
+    ]
     if not names:
         return solver
     if not hasattr(controller, "rtol"):
@@ -379,15 +548,14 @@ def with_tolerances(solver: diffrax.AbstractSolver, controller: Any, dtype: Any)
     )
 
 
-def _is_placeholder(value: Any) -> bool:
-    # diffrax names its placeholder so and does not export it.
-    return type(value).__name__ == "_UseStepSizeTol"
+# The type of diffrax's placeholder for tolerances, which diffrax does not export.
+_TOLERANCE_OF_STEPS = type(diffrax.with_stepsize_controller_tols(optx.Chord)().rtol)
 
 
-def checked_gradient(
+def _check_gradient(
     gradient: Any, delays: Sequence[Delay], solver: Any, controller: Any, saveat: Any, dtype: Any
 ) -> Gradient:
-    """The gradient, with what the backward pass of `Adjoint` needs in place."""
+    """Returns the gradient; an `Adjoint` gets the solver and the control of its backward pass."""
     if not isinstance(gradient, (Direct, Checkpointed, Adjoint)):
         hint = f"{gradient.__name__}()" if isinstance(gradient, type) else "lagrax.Checkpointed()"
         raise TypeError(
@@ -398,32 +566,32 @@ def checked_gradient(
         return gradient
     if any(isinstance(d, Lag) for d in delays):
         raise ValueError(
-            f"Adjoint() has no equation for a Lag (delays {describe(delays)}): Theorem 2 is about "
-            "held states. Use gradient=Checkpointed(), which is exact."
+            f"Adjoint() does not support a Lag (delays {describe(delays)}), since Theorem 2 is "
+            "about held states. Use gradient=Checkpointed(), which is exact."
         )
-    if saveat.dense or any(sub.steps for sub in sub_saves(saveat)):
-        what = "dense output" if saveat.dense else "all steps"
+    if saveat.dense or any(sub.steps for sub in list_subs(saveat)):
+        output = "dense output" if saveat.dense else "all steps"
         raise ValueError(
-            f"saveat asks for {what}, to which Adjoint() has no gradient. Use "
+            f"saveat asks for {output}, to which Adjoint() has no gradient. Use "
             "gradient=Checkpointed(), or save at times: SaveAt(ts=...)."
         )
     backward = solver if gradient.solver is None else gradient.solver
     check_solver(backward)
     if gradient.stepsize_controller is not None:
-        # Times to step to are those of the solve, and the backward pass has another clock.
-        inner, _, _ = without_times(gradient.stepsize_controller)
-        controller = checked_controller(backward, inner, None)
-    elif isinstance(controller, ConstantSteps):
+        # The times are those of the solve, and the backward pass runs in reversed time.
+        inner, _, _ = _take_times(gradient.stepsize_controller)
+        controller = _check_controller(backward, inner, None)
+    elif isinstance(controller, diffrax.ConstantStepSize):
         raise ValueError(
             "Adjoint() cannot go back in steps of dt0. Give it a control of its own, "
             "Adjoint(stepsize_controller=diffrax.PIDController(...)), or use steps=K equal steps."
         )
     elif controller is not None:
-        checked_controller(backward, controller, None)
-    return Adjoint(with_tolerances(backward, controller, dtype), controller)
+        _check_controller(backward, controller, None)
+    return Adjoint(_set_tolerances(backward, controller, dtype), controller)
 
 
-def check_saveat(saveat: Any, t0: Any, t1: Any, dtype: Any) -> None:
+def _check_saveat(saveat: Any, t0: Any, t1: Any, dtype: Any) -> None:
     if not isinstance(saveat, diffrax.SaveAt):
         raise TypeError(
             f"saveat={saveat!r}; expected diffrax.SaveAt(...), such as diffrax.SaveAt(ts=times)."
@@ -434,7 +602,7 @@ def check_saveat(saveat: Any, t0: Any, t1: Any, dtype: Any) -> None:
                 f"saveat has {name}=True, and lagrax does not save that: a solve goes on from a "
                 "state and its past, `y0=earlier.evaluate`, not from within a step."
             )
-    for sub in sub_saves(saveat):
+    for sub in list_subs(saveat):
         if sub.steps and sub.ts is not None:
             raise ValueError(
                 "saveat has both `ts` and `steps`. Save them apart: "

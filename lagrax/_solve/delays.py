@@ -1,4 +1,4 @@
-"""What an argument from the past is, and where the solution has its breakpoints."""
+"""The types of delay: `Hold`, `Lag`, and `Learn` for periods to be found from data."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -20,28 +20,23 @@ from .arguments import (
     real_array,
 )
 
-# NumPy where all is known beforehand, JAX where something is traced.
+# A NumPy array if every time is known before tracing, otherwise a JAX array.
 AnyArray = Any
 RealScalar = float | int | Real[ArrayLike, ""]
 
-# Each is an entry of the history. Compiling a solve with this many takes ten seconds, and with more
-# grows as their square.
+# Every delay is an entry of the history. A solve with this many compiles in ten seconds, and the
+# time grows as the square of their number.
 MOST_DELAYS = 1000
-# Held states of which each is a variable of the compiled loop; it is compiled longer the more there
-# are (a second for these), so of more they are rows of one array.
-MOST_VARIABLES = 100
-# Rows are moved by one at every breakpoint: so many moves take minutes.
-MOST_MOVES = 10**11
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Learn:
-    """A period to be found from data: `Hold(Learn(0.7))`, `Lag(Learn(1.4))`, for
-    `lagrax.Identifier` and `lagrax.select_delays`.
+    """A period that `lagrax.Identifier` and `lagrax.select_delays` find from data.
 
-    `start` need only be near: all periods from `low` to `high` (a third of it to three times it)
-    are tried, then the best is refined. Delays that share one `Learn`, as those of
-    `holds(Learn(0.7), 2)` do, share the period.
+    Write `Hold(Learn(0.7))` or `Lag(Learn(1.4))`. A rough guess is enough for `start`: periods from
+    `low` to `high` are tried, by default from a third of `start` to three times `start`, and the
+    best one is refined. Delays that share one `Learn`, such as those of `holds(Learn(0.7), 2)`,
+    share the period.
     """
 
     start: float
@@ -70,24 +65,24 @@ class Learn:
 
 
 class Hold(eqx.Module):
-    """The state held since an earlier instant, constant between two instants.
+    """The state at an earlier sampling instant, held constant until the next instant.
 
-    `Hold(tau, lag=j)` is z(⌊(t − jτ)/τ⌋τ): the state at the last multiple of `tau` not after `t`,
-    or `j` multiples before that. Instants are multiples of `tau` on the absolute clock, whatever
-    `t0` is.
+    `Hold(tau, lag=j)` is z(⌊(t − jτ)/τ⌋τ), the state at the last multiple of `tau` not after `t`,
+    or `j` multiples earlier. Instants are multiples of `tau` on the absolute clock and do not
+    depend on `t0`.
 
-    `Hold(times=[...], lag=j)` holds at irregular instants: a controller's clock, a dosing plan.
-    Before the first instant the state at `t0` is held.
+    `Hold(times=[...], lag=j)` samples at irregular instants, such as a controller's clock or a
+    dosing plan. Before the first instant it holds the state at `t0`.
 
-    Choose it whenever the past enters through samples: the equation is then an ordinary one
+    Choose it whenever the past enters through samples. The equation is then an ordinary one
     between instants and keeps the solver's full order.
 
     **Arguments:**
 
-    - `tau`: the time between two instants; an array is differentiable, and `Learn(...)` is found
-      from data.
-    - `lag`: how many instants to look back behind the last one.
-    - `times`: the instants, increasing, instead of `tau`.
+    - `tau`: the time between two instants. An array is differentiable. `Learn(...)` is found from
+      data.
+    - `lag`: the number of instants to look back from the last one.
+    - `times`: increasing instants, instead of `tau`.
     """
 
     tau: RealScalar | Learn | None
@@ -108,8 +103,8 @@ class Hold(eqx.Module):
             )
         if not is_whole(lag) or lag < 0:
             raise ValueError(
-                f"Hold got lag={lag!r}; expected a whole number 0, 1, 2, ... of instants to look "
-                "back. For the state at t - tau use Lag(tau)."
+                f"Hold got lag={lag!r}; expected a whole number 0, 1, 2, ... of instants to "
+                "look back. For the state at t - tau use Lag(tau)."
             )
         check_whole("Hold", "lag", lag, 0)
         self.tau = None if tau is None else _checked_period(tau, "Hold")
@@ -118,14 +113,16 @@ class Hold(eqx.Module):
 
 
 class Lag(eqx.Module):
-    """The state a fixed time ago, z(t − τ): the delay of a delay differential equation.
+    """The state a fixed time ago, z(t − τ), as in a delay differential equation.
 
-    Choose it where the past moves on with time; where it enters through samples, `Hold` is faster
-    and keeps the solver's order. Solved by the method of steps on the solver's own dense output.
-    Needs the past before `t0`: give `y0` as a function of time, or as a value for a constant past.
+    Choose it if the past moves on continuously with time. If the past enters through samples,
+    `Hold` is faster and keeps the solver's order.
 
-    The dense output limits the order: diffrax's for Dopri8 is of order six, so with a lag that
-    solver gains little over Tsit5.
+    Equations with lags are solved by the method of steps on the solver's own dense output. They
+    need a past before `t0`: give `y0` as a function of time, or as a value for a constant past.
+
+    The dense output limits the order. It has order six for Dopri8, so that solver gains little
+    over Tsit5 in equations with lags.
     """
 
     tau: RealScalar | Learn
@@ -137,16 +134,15 @@ class Lag(eqx.Module):
 Delay = Hold | Lag
 
 TOO_MANY = (
-    "Each is an entry of the history, and with more a solve is compiled for minutes. For one "
-    "sample from far back give that alone, Hold(tau, lag=n)."
+    "Every delay is an entry of the history, and a solve with more of them compiles for minutes. "
+    "For a single sample from far back give Hold(tau, lag=n) alone."
 )
 
 
 def holds(tau: RealScalar | Learn, n: int) -> list[Hold]:
-    """The holds of lag 0, 1, ..., n − 1: the states at the last `n` instants, the newest first.
+    """Makes holds of lag 0, 1, ..., n − 1, the states at the last `n` instants, newest first.
 
-    Choose it where the field looks at several samples; it is the history of the paper's NPCDDE
-    (its eq. 13).
+    Choose it if the field reads several samples. It is the history of the paper's NPCDDE (eq. 13).
     """
     if not is_whole(n) or n < 1:
         raise ValueError(f"holds got n={n!r}; expected a whole number of holds, at least 1.")
@@ -155,12 +151,12 @@ def holds(tau: RealScalar | Learn, n: int) -> list[Hold]:
 
 
 def periods_to_learn(delays: Sequence[Delay]) -> list[Learn]:
-    """Each once, in the order of the delays."""
+    """Lists the periods to be learned, each once, in the order of the delays."""
     return list(dict.fromkeys(d.tau for d in delays if isinstance(d.tau, Learn)))
 
 
 def with_periods(delays: Sequence[Delay], periods: Sequence[RealScalar]) -> list[Delay]:
-    """The delays with numbers in place of `periods_to_learn(delays)`."""
+    """Replaces the periods in `periods_to_learn(delays)` by numbers."""
     number = dict(zip(periods_to_learn(delays), periods, strict=True))
 
     def one(delay: Delay) -> Delay:
@@ -185,7 +181,7 @@ def _checked_period(tau: Any, name: str) -> RealScalar | Learn:
             f"{name} got tau={tau!r}; expected a positive, finite number. "
             "An equation without delays takes delays=()."
         )
-    # A whole number would be compiled into the program, a float is an argument of it.
+    # JAX compiles an integer into the program, so that another one compiles it again.
     return float(tau) if is_whole(tau) else tau
 
 
@@ -193,13 +189,10 @@ def _checked_times(times: Any) -> Any:
     given = times
     times = (times if is_real(times) else None) if is_traced(times) else real_array(times)
     if times is None:
-        raise ValueError(
-            f"Hold got times={given!r:.60}; expected instants, one number after the other."
-        )
+        raise ValueError(f"Hold got times={given!r:.60}; expected a row of instants.")
     if times.ndim != 1 or times.shape[0] == 0:
         raise ValueError(
-            f"Hold got times of shape {times.shape}; expected at least one instant, one after the "
-            "other."
+            f"Hold got times of shape {times.shape}; expected a row of at least one instant."
         )
     if not is_traced(times):
         if not np.all(np.isfinite(times)):
@@ -207,15 +200,15 @@ def _checked_times(times: Any) -> Any:
         if not np.all(np.diff(times) > 0):
             raise ValueError(
                 f"Hold got times={times}; expected strictly increasing instants. Sort them and "
-                "drop the repeated ones."
+                "drop repeated ones."
             )
-    # An array of JAX's is left as it is: a layer trains that.
+    # A JAX array stays the same object, since a layer may train it.
     is_parameter = isinstance(given, jax.Array) and jnp.issubdtype(given.dtype, jnp.floating)
     return given if is_parameter else times
 
 
 def describe(delays: Sequence[Delay]) -> str:
-    """`Hold(1.0), Lag(0.5)`, for messages."""
+    """Formats delays for messages, as `Hold(1.0), Lag(0.5)`."""
 
     def one(d: Delay) -> str:
         tau = "tau" if is_traced(d.tau) else d.tau

@@ -1,4 +1,4 @@
-"""The states that a failed solve does not have. They are NaN, and so are their derivatives."""
+"""NaN for the states that a failed solve does not have, with gradients that are NaN too."""
 
 from typing import Any
 
@@ -10,43 +10,48 @@ from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array, Bool, PyTree, Real
 
 
-def make_missing(inputs: PyTree, dtype: Any) -> Real[Array, ""]:
-    """NaN, whose derivative with respect to every number in `inputs` is NaN."""
+def make_nan(inputs: PyTree, dtype: Any) -> Real[Array, ""]:
+    """Makes a NaN whose derivative with respect to every number in `inputs` is NaN."""
     numbers = [x for x in jax.tree.leaves(inputs) if eqx.is_inexact_array(x)]
-    return _missing(numbers, jnp.dtype(dtype))
+    return _nan(numbers, jnp.dtype(dtype))
 
 
-def fill(valid: Bool[Array, "..."], y: PyTree[Array], missing: Real[Array, ""]) -> PyTree[Array]:
-    """Replaces the states that are not valid by `missing`.
+def replace_invalid(
+    valid: Bool[Array, "..."], y: PyTree[Array], nan: Real[Array, ""]
+) -> PyTree[Array]:
+    """Replaces invalid states by `nan`, which comes from `make_nan`.
 
-    A plain `jnp.where(valid, y, nan)` has the derivative 0 there, which looks like a gradient. A
-    loss that masks these states out is not affected: a cotangent of 0 stays 0.
+    With `jnp.where(valid, y, jnp.nan)` the derivative there would be 0, which looks like a
+    gradient. A loss that masks these states out is not affected: a cotangent of 0 stays 0.
     """
 
     def leaf(x):
-        unknown = _nan_unless_zero(jnp.broadcast_to(missing, x.shape).astype(x.dtype))
+        unknown = _nan_unless_zero(jnp.broadcast_to(nan, x.shape).astype(x.dtype))
         return jnp.where(valid.reshape(*valid.shape, *[1] * (x.ndim - valid.ndim)), x, unknown)
 
     return jax.tree.map(leaf, y)
 
 
 @eqx.filter_custom_jvp
-def _missing(numbers, dtype):
-    # It depends on the numbers so that `jax.vmap` of one of them maps it, as it maps its tangent.
+def _nan(numbers, dtype):
+    # The value depends on the numbers, so that `jax.vmap` maps it whenever it maps a tangent.
     some = [jnp.real(x.ravel()[0]).astype(dtype) for x in numbers if x.size]
     return sum(some, jnp.asarray(jnp.nan, dtype))
 
 
-@_missing.def_jvp
-def _missing_jvp(primals, tangents):
+@_nan.def_jvp
+def _nan_jvp(primals, tangents):
     tangents = [jnp.sum(_nan_unless_zero(jnp.real(t))) for t in jax.tree.leaves(tangents)]
-    missing = _missing(*primals)
-    return missing, sum(t.astype(missing.dtype) for t in tangents)
+    nan = _nan(*primals)
+    return nan, sum(t.astype(nan.dtype) for t in tangents)
 
 
 def _nan_unless_zero(x: Array) -> Array:
-    """NaN where x is not 0, as a linear function that is its own transpose: it works on tangents
-    and on cotangents. (JAX has none whose transpose does that.)"""
+    """Returns NaN unless x is 0.
+
+    To JAX this is a linear function that is its own transpose, so it acts on cotangents as on
+    tangents. No primitive of JAX has such a transpose.
+    """
     return _primitive.bind(x)
 
 

@@ -1,7 +1,9 @@
-"""The user's field and past, with all they close over made explicit."""
+"""The user's field and past, as pytrees whose leaves are the arrays that they close over."""
 
+import contextlib
+import dataclasses
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -9,20 +11,30 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from .delays import Delay, describe
+from .delays import Delay, Lag, describe
 
 
 class Field(eqx.Module):
-    """The user's field. `prepare` runs once an interval on the held states, `evaluate` gets its
-    result. Arrays they close over are leaves, so that gradients reach them. `may_jump` says that
-    there are breakpoints and that the field depends on time, so that it may change there."""
+    """The user's field, in two parts.
+
+    `prepare` runs once an interval on the held states, and `evaluate` takes its result. Arrays
+    that they close over are leaves, so that gradients reach them.
+
+    - `is_constant`: the field is constant between breakpoints, as in the paper's eqs. 8 and 12.
+    - `may_jump`: the field depends on time, so it may change at breakpoints.
+    - `has_products`: the field multiplies matrices or convolves, so that an evaluation costs more
+      than one turn of a compiled loop.
+    """
 
     prepare: Callable
     evaluate: Callable
+    is_constant: bool = eqx.field(static=True, default=False)
     may_jump: bool = eqx.field(static=True, default=False)
+    has_products: bool = eqx.field(static=True, default=False)
 
 
 def takes_history(field: Callable) -> bool:
+    """Whether a field has a parameter `history`."""
     try:
         parameters = inspect.signature(field).parameters.values()
     except (TypeError, ValueError):
@@ -30,16 +42,35 @@ def takes_history(field: Callable) -> bool:
     return any(p.name == "history" or p.kind is p.VAR_KEYWORD for p in parameters)
 
 
-def closed(function: Callable, *examples: Any) -> Callable:
-    """`function` as a pytree whose leaves are the traced arrays it closes over."""
-    return eqx.filter_closure_convert(function, *examples)
+def has_hold(field: Any) -> bool:
+    """Whether a field splits itself in `hold(history)` and `__call__`."""
+    return callable(getattr(field, "hold", None))
 
 
 def make_past(past: Callable | None, y0: PyTree, t0: Array) -> Callable:
-    """The state before t0, as a function of time."""
+    """Makes the initial function: the state before t0 as a function of time."""
     if past is None:
         return eqx.Partial(lambda y0, t: y0, y0)
-    return closed(lambda t: _like(past(t), y0), t0)
+    return eqx.filter_closure_convert(lambda t: _as_type_of(y0, past(t)), t0)
+
+
+def make_fields(
+    fields: Sequence[Callable], t: Array, y: PyTree, args: PyTree, delays: Sequence[Delay], num: int
+) -> list[Field]:
+    """Traces each field once, so that an invalid one raises here. `num` counts the intervals."""
+    made = [make_field(f, t, y, args, delays) for f in fields]
+    jaxprs = [_trace(f, t, y, args, delays) for f in made]
+    used = [_used_inputs(j, [True] * len(j.outvars)) for j in jaxprs]
+    has_lags = any(isinstance(d, Lag) for d in delays)
+    is_constant = not has_lags and not any(any(inputs) for inputs in used)
+    products = all(_has_products(j) for j in jaxprs)
+    breakpoints = bool(delays) or num > 1
+    return [
+        dataclasses.replace(
+            f, is_constant=is_constant, may_jump=breakpoints and inputs[0], has_products=products
+        )
+        for f, inputs in zip(made, used, strict=True)
+    ]
 
 
 def make_field(
@@ -48,42 +79,46 @@ def make_field(
     y: PyTree,
     args: PyTree,
     delays: Sequence[Delay],
-    places: tuple[int, ...] | None = None,
+    equal_to: tuple[int, ...] | None = None,
 ) -> Field:
-    """Traces the field once, so that a wrong one is told so here.
+    """Traces a field and checks its result.
 
-    `places` says which entry of the history each entry is known to be, itself or an earlier one:
-    equal ones reach the field's `hold` as one object, so that it may treat them as one.
+    `equal_to[i]` is the first entry of the history known to equal entry i. Equal entries reach the
+    field's `hold` as one object, so that it may treat them as one.
     """
     history = tuple(y for _ in delays)
     call = field
     if not takes_history(field):
         call = lambda t, y, args, *, history: field(t, y, args)
     hold = getattr(field, "hold") if has_hold(field) else lambda history: history  # noqa: B009
-    if places is None:
-        prepare = closed(hold, history)
-    else:
-        distinct = sorted(set(places))
-        of_distinct = closed(
-            lambda *states: hold(tuple(states[distinct.index(p)] for p in places)),
-            *(history[p] for p in distinct),
-        )
-        prepare = eqx.Partial(_prepare_distinct, of_distinct, distinct)
-    prepared = eqx.filter_eval_shape(prepare, history)
 
     def evaluate(t, y, args, history):
-        return _like(call(t, y, args, history=history), y)
+        return _as_type_of(y, call(t, y, args, history=history))
 
-    _check_call(call, t, y, args, prepared, delays)
-    return Field(prepare, closed(evaluate, t, y, args, _example(prepared)))
+    with _explain_call(y, delays):
+        if equal_to is None:
+            prepare = eqx.filter_closure_convert(hold, history)
+        else:
+            distinct = sorted(set(equal_to))
+            of_distinct = eqx.filter_closure_convert(
+                lambda *states: hold(tuple(states[distinct.index(i)] for i in equal_to)),
+                *(history[i] for i in distinct),
+            )
+            prepare = eqx.Partial(_prepare_distinct, of_distinct, distinct)
+        prepared = eqx.filter_eval_shape(prepare, history)
+        slope = eqx.filter_eval_shape(
+            lambda t, y, args, history: jax.tree.map(
+                jnp.asarray, call(t, y, args, history=history)
+            ),
+            *(t, y, args, prepared),
+        )
+    _check_slope(slope, y)
+    example = _example(prepared)
+    return Field(prepare, eqx.filter_closure_convert(evaluate, t, y, args, example))
 
 
 def _prepare_distinct(prepare: Callable, distinct: list[int], history: tuple) -> PyTree:
-    return prepare(*(history[p] for p in distinct))
-
-
-def has_hold(field: Any) -> bool:
-    return callable(getattr(field, "hold", None))
+    return prepare(*(history[i] for i in distinct))
 
 
 def _example(struct: PyTree) -> PyTree:
@@ -93,34 +128,48 @@ def _example(struct: PyTree) -> PyTree:
     )
 
 
-def _like(slope: PyTree, y: PyTree) -> PyTree:
-    return jax.tree.map(lambda d, y: jnp.asarray(d, y.dtype), slope, y)
+def _as_type_of(y: PyTree, values: PyTree) -> PyTree:
+    return jax.tree.map(lambda v, y: jnp.asarray(v, y.dtype), values, y)
 
 
-def _check_call(call, t, y, args, prepared, delays) -> None:
+# --- checks of a field ----------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _explain_call(y: PyTree, delays: Sequence[Delay]) -> Iterator[None]:
+    """Adds a note to an error of the field, which says how the field was called."""
     try:
-        slope = eqx.filter_eval_shape(
-            lambda t, y, args, history: jax.tree.map(
-                jnp.asarray, call(t, y, args, history=history)
-            ),
-            t,
-            y,
-            args,
-            prepared,
-        )
-    except (ValueError, IndexError) as error:
-        if "to unpack" not in str(error) and str(error) != "tuple index out of range":
-            raise
-        raise type(error)(
-            f"The field could not take its history apart ({error}): history is a tuple of "
-            f"{len(delays)}, one entry for each delay, and the delays are {describe(delays)}. "
-            "Take as many, or change `delays`."
-        ) from error
+        yield
+    except Exception as error:
+        if delays:
+            error.add_note(
+                "lagrax called the field as field(t, y, args, history=history). Here history is a "
+                f"tuple of {len(delays)}, one entry for each delay of delays=[{describe(delays)}]."
+            )
+        if is_list_of_numbers(y):
+            error.add_note(_explain_list(y))
+        raise
+
+
+def is_list_of_numbers(y: PyTree) -> bool:
+    """Whether a state is a list of numbers, where an array was probably meant."""
+    return isinstance(y, list) and all(jnp.ndim(x) == 0 for x in jax.tree.leaves(y))
+
+
+def _explain_list(y: list) -> str:
+    return (
+        f"y0 is a list of {len(y)} numbers, which is a pytree, so y is a list and not an array. "
+        "For an array write y0=jnp.array([...])."
+    )
+
+
+def _check_slope(slope: PyTree, y: PyTree) -> None:
     got, expected = jax.tree.structure(slope), jax.tree.structure(y)
     if got != expected:
+        hint = f" {_explain_list(y)}" if is_list_of_numbers(y) else ""
         raise ValueError(
             f"The field returned a pytree {got}, expected that of the state, {expected}. Return "
-            "dy/dt in the structure of y."
+            f"dy/dt in the structure of y.{hint}"
         )
     for d, x in zip(jax.tree.leaves(slope), jax.tree.leaves(y), strict=True):
         if d.shape != x.shape:
@@ -135,32 +184,17 @@ def _check_call(call, t, y, args, prepared, delays) -> None:
             )
 
 
-def jaxpr_of(field: Field, t: Array, y: PyTree, args: PyTree, delays: Sequence[Delay]) -> Any:
-    """The jaxpr of one evaluation as a function of t and y."""
+# --- properties of a field ------------------------------------------------------------------------
+
+
+def _trace(field: Field, t: Array, y: PyTree, args: PyTree, delays: Sequence[Delay]) -> Any:
+    """The jaxpr of one evaluation, as a function of t and y."""
     prepared = eqx.filter_eval_shape(field.prepare, tuple(y for _ in delays))
     evaluate = lambda t, y: field.evaluate(t, y, args, _example(prepared))
     return jax.make_jaxpr(evaluate)(t, y).jaxpr
 
 
-def is_constant(jaxpr: Any) -> bool:
-    """Whether a field depends on neither t nor y, so that it is constant between breakpoints, as
-    in the paper's eqs. 8 and 12."""
-    return not any(_needed(jaxpr, [True] * len(jaxpr.outvars)))
-
-
-def uses_time(jaxpr: Any) -> bool:
-    """Whether a field depends on t."""
-    return _needed(jaxpr, [True] * len(jaxpr.outvars))[0]
-
-
-def has_products(jaxpr: Any) -> bool:
-    """Whether a field multiplies matrices or convolves: then an evaluation is worth more than a
-    turn of a loop."""
-    text = str(jaxpr)
-    return "dot_general" in text or "conv_general_dilated" in text
-
-
-def _needed(jaxpr: Any, wanted: list[bool]) -> list[bool]:
+def _used_inputs(jaxpr: Any, wanted: list[bool]) -> list[bool]:
     """Which inputs of a jaxpr its wanted outputs depend on."""
     live = {v for v, w in zip(jaxpr.outvars, wanted, strict=True) if w and _is_variable(v)}
     for eqn in reversed(jaxpr.eqns):
@@ -169,7 +203,7 @@ def _needed(jaxpr: Any, wanted: list[bool]) -> list[bool]:
             continue
         inner = eqn.params.get("jaxpr")
         if eqn.primitive.name in ("jit", "pjit") and inner is not None:
-            inputs = _needed(inner.jaxpr, outputs)
+            inputs = _used_inputs(inner.jaxpr, outputs)
         else:
             inputs = [True] * len(eqn.invars)
         live |= {v for v, n in zip(eqn.invars, inputs, strict=True) if n and _is_variable(v)}
@@ -178,3 +212,20 @@ def _needed(jaxpr: Any, wanted: list[bool]) -> list[bool]:
 
 def _is_variable(atom: Any) -> bool:
     return not hasattr(atom, "val")  # literals carry their value
+
+
+def _has_products(jaxpr: Any) -> bool:
+    """Whether a jaxpr, or one within it, multiplies matrices or convolves."""
+    return any(
+        eqn.primitive.name in ("dot_general", "conv_general_dilated")
+        or any(_has_products(inner) for inner in _inner_jaxprs(eqn.params))
+        for eqn in jaxpr.eqns
+    )
+
+
+def _inner_jaxprs(params: dict[str, Any]) -> Iterator[Any]:
+    """The jaxprs among the parameters of an equation, such as those of a loop or of branches."""
+    for value in params.values():
+        for each in value if isinstance(value, (tuple, list)) else [value]:
+            if hasattr(each, "eqns"):
+                yield each

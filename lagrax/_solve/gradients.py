@@ -1,8 +1,10 @@
-"""How a solve is differentiated: one interval at a time, from the state at its knot."""
+"""The three ways to differentiate a solve, each one interval at a time."""
 
-from collections.abc import Callable
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
 import diffrax
 import equinox as eqx
@@ -11,44 +13,45 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, PyTree
 
-from .adaptive import Pace, Taken, first_pace, pace_through, replay
+from .adaptive import AcceptedSteps, AdaptiveState, find_steps, replay_steps, start_adaptive
 from .field import Field
-from .interval import Interval, Leg
+from .interval import Interval, IntervalSolution, Outcome
+from .method import Method
 from .solution import RESULTS
-from .steps import Outcome, Stepper, jump, make_stepper, march, stroll
+from .steps import find_final_state, integrate_constant, make_stepper, take_equal_steps
 
 
 class Direct(eqx.Module):
     """Differentiates through every step.
 
     Choose it for forward mode (`jax.jvp`, `jax.jacfwd`), for higher derivatives, and for short
-    solves with equal `steps`: all of them are then kept in memory and nothing is computed twice.
-    (Adaptive steps are found first and then gone through again.)
+    solves with equal `steps`. All steps are kept in memory and nothing is computed twice, except
+    that adaptive steps are found first and then taken again.
     """
 
 
 class Checkpointed(eqx.Module):
     """Keeps the state at each knot and replays one interval at a time. The default.
 
-    Choose it for training, and unless there is a reason for another one. The gradient is that of
-    the computed solution, exact to rounding; accepted adaptive steps count as given. Memory: one
-    state an interval (and, with adaptive steps, the times where they end, with room for `max_steps`
-    or, where there are many intervals, for four times their share of these, 1024 at least), and
-    the steps of a single interval.
+    Choose it for training, and in general. The gradient is that of the computed solution, exact to
+    rounding, with accepted adaptive steps taken as given.
+
+    It keeps one state an interval and the steps of a single interval. With adaptive steps it also
+    keeps the times at which they end. There is room for `max_steps` of these in each interval or,
+    if there are many intervals, for four times an interval's share, and at least 1024.
     """
 
 
 class Adjoint(eqx.Module):
-    """The continuous adjoint of the paper's Theorem 2, integrated backwards within each interval
-    from the state stored at its end.
+    """The continuous adjoint of the paper's Theorem 2, integrated backwards within each interval.
 
-    Memory is one state an interval, however many steps are taken. The gradient is that of the
-    equation, not of the computed solution, so it is only as accurate as the tolerances: choose it
-    where `Checkpointed` does not fit into memory. Not for equations with a `Lag`.
+    Choose it if `Checkpointed` does not fit into memory. It keeps one state an interval, however
+    many steps are taken. The gradient is that of the equation, not of the computed solution, so it
+    is only as accurate as the tolerances. Equations with a `Lag` are not supported.
 
     **Arguments:**
 
-    - `solver`, `stepsize_controller`: of the backward pass, by default the solve's own.
+    - `solver`, `stepsize_controller`: of the backward pass; by default those of the solve.
     """
 
     solver: diffrax.AbstractSolver | None = None
@@ -58,165 +61,149 @@ class Adjoint(eqx.Module):
 Gradient = Direct | Checkpointed | Adjoint
 
 
-class Method(NamedTuple):
-    """How every interval is stepped through, whatever its data."""
+@contextlib.contextmanager
+def explain_forward_mode() -> Iterator[None]:
+    """Improves JAX's error for forward mode through a backward pass of its own.
 
-    stepper: Stepper
-    controller: Any  # None with equal steps
-    steps: Any  # None with adaptive ones
-    max_steps: int
-    constant: bool
-    unroll: bool
-    record: bool  # whether the steps are kept as dense output
-    room: int  # how many adaptive steps an interval may take
-    smooth: bool
-    step_ts: Any  # times at which an adaptive step is to end; None without any
+    JAX has no class for this error, so its wording is matched. Within an outer `jit` JAX raises
+    it after `solve` has returned, and it stays as it is.
+    """
+    try:
+        yield
+    except TypeError as error:
+        if "custom_vjp" not in str(error):
+            raise
+        raise TypeError(
+            "Checkpointed() and Adjoint() have no forward mode (jax.jvp, jax.jacfwd) with adaptive "
+            "steps. Use gradient=lagrax.Direct()."
+        ) from error
 
 
-def cross(
-    interval: Interval, method: Method, gradient: Gradient, pace: Pace | None
-) -> tuple[Leg, Pace | None, Outcome]:
-    """The solution over one interval, differentiable the way `gradient` says."""
-    if method.constant:
-        return jump(interval), pace, Outcome(RESULTS.successful, interval.end)
+def solve_interval(
+    interval: Interval, method: Method, gradient: Gradient, state: AdaptiveState | None
+) -> tuple[IntervalSolution, AdaptiveState | None, Outcome]:
+    """Solves one interval, differentiably by `gradient`. `state` is None without adaptive steps."""
+    if interval.field.is_constant:
+        return integrate_constant(interval), state, Outcome(RESULTS.successful, interval.end)
     if isinstance(gradient, Adjoint):
-        return _adjoint(interval, method, gradient, pace)
-    if method.steps is not None:
-        return _equal_steps(interval, method, gradient, pace)
-    return _adaptive_steps(interval, method, gradient, pace)
-
-
-def _equal_steps(interval, method: Method, gradient, pace):
-    def run(interval):
-        return march(interval, method.stepper, method.steps, method.record, method.unroll)
-
+        return _with_backward(interval, method, gradient, state, _pull_back_by_adjoint)
+    if method.steps is None:
+        if isinstance(gradient, Direct):
+            return _find_then_replay(interval, method, state)
+        return _with_backward(interval, method, gradient, state, _pull_back_by_replay)
+    run = lambda interval: _take_steps(interval, method)
     if isinstance(gradient, Checkpointed):
         # prevent_cse guards against a hazard that cannot occur inside a scan, at a cost.
         run = eqx.filter_checkpoint(run, prevent_cse=False)
-    leg, outcome = run(interval)
-    return leg, pace, outcome
+    solution, outcome = run(interval)
+    return solution, state, outcome
 
 
-def _forward(interval, method: Method, pace):
-    """The interval without any gradient: its leg, the pace after it, the steps taken."""
-    if method.steps is not None:
-        leg, outcome = march(interval, method.stepper, method.steps, method.record, method.unroll)
-        return leg, pace, None, outcome
-    leg, pace, taken = pace_through(
-        interval,
-        method.stepper,
-        method.controller,
-        pace,
-        max_steps=method.max_steps,
-        record=method.record,
-        room=method.room,
-        smooth=method.smooth,
-        step_ts=method.step_ts,
+def _take_steps(interval: Interval, method: Method) -> tuple[IntervalSolution, Outcome]:
+    assert method.steps is not None
+    unroll = method.unrolls_steps(interval.field)
+    return take_equal_steps(interval, method.stepper, method.steps, method.keep_dense, unroll)
+
+
+# --- Direct, with adaptive steps ------------------------------------------------------------------
+
+
+def _find_then_replay(interval: Interval, method: Method, state):
+    """Finds the steps without a derivative, then takes them again with one."""
+    still, state = jax.tree.map(
+        lambda x: lax.stop_gradient(x) if eqx.is_inexact_array(x) else x, (interval, state)
     )
-    return leg, pace, taken, Outcome(pace.result, pace.t)
+    _, state, steps = find_steps(still, method, state)
+    solution = _replay(interval, method, steps, kind="bounded")
+    return solution, state, Outcome(state.result, state.t)
 
 
-def _adaptive_steps(interval, method: Method, gradient, pace):
-    if isinstance(gradient, Direct):
-        # The steps are looked for first, then gone through again: only that is differentiated.
-        still, pace = jax.tree.map(
-            lambda x: lax.stop_gradient(x) if eqx.is_inexact_array(x) else x, (interval, pace)
-        )
-        _, pace, taken, outcome = _forward(still, method, pace)
-        assert taken is not None
-        leg = replay(interval, method.stepper, taken, kind="bounded", record=method.record)
-        return leg, pace, outcome
-
-    return _with_backward(interval, method, gradient, pace, _replay_backward)
+def _replay(interval, method: Method, steps, kind: Literal["checkpointed", "bounded"]):
+    keep_dense = method.keep_dense
+    return replay_steps(interval, method.stepper, steps, kind=kind, keep_dense=keep_dense)
 
 
-def _replay_backward(interval, method: Method, gradient, kept, cotangent):
-    del gradient
-    taken, _ = kept
-    return _replay_pullback(interval, method, taken, cotangent)
+# --- a backward pass of its own -------------------------------------------------------------------
 
 
-@eqx.filter_custom_jvp
-def _replay_pullback(interval, method: Method, taken: Taken, cotangent: Leg) -> Interval:
-    return _pull_through_replay(interval, method, taken, cotangent, kind="checkpointed")
+def _with_backward(interval, method: Method, gradient: Gradient, state, pull_back: Callable):
+    """Solves an interval with a backward pass of its own.
 
-
-@_replay_pullback.def_jvp
-def _replay_pullback_jvp(primals, tangents):
-    # Nested loops with checkpoints have no forward mode: second derivatives go through the interval
-    # as those of `Direct` do.
-    return eqx.filter_jvp(partial(_pull_through_replay, kind="bounded"), primals, tangents)
-
-
-def _pull_through_replay(
-    interval,
-    method: Method,
-    taken: Taken,
-    cotangent: Leg,
-    *,
-    kind: Literal["checkpointed", "bounded"],
-) -> Interval:
-    again = lambda i: replay(i, method.stepper, taken, kind=kind, record=method.record)
-    return _pullback(again, interval, cotangent)
-
-
-def _pullback(function, interval: Interval, cotangent: Leg) -> Interval:
-    _, pull = eqx.filter_vjp(function, interval)
-    (interval,) = pull(cotangent)
-    return interval
-
-
-def _with_backward(interval, method: Method, gradient: Gradient, pace, backward: Callable):
-    """The interval with a backward pass of its own: `backward(interval, method, gradient, (taken,
-    y1), cotangent)` gives the cotangent of the interval.
-
-    `backward` must not close over arrays: those of `method` and `gradient`, such as tolerances or
-    `jump_ts`, are traced with the solve, and are known to the backward pass only as arguments."""
+    `pull_back(interval, method, gradient, steps, y1, cotangent)` gives the cotangent of the
+    interval. It must not close over arrays: those of `method` and `gradient`, such as tolerances or
+    `jump_ts`, are traced with the solve and reach the backward pass only as arguments.
+    """
     moving, still = eqx.partition(interval, eqx.is_inexact_array)
-    fixed_arrays, fixed_rest = eqx.partition((still, method, gradient, pace), eqx.is_array)
+    fixed_arrays, fixed_rest = eqx.partition((still, method, gradient, state), eqx.is_array)
 
     def unpack(moving, fixed_arrays):
-        still, method, gradient, pace = eqx.combine(fixed_arrays, fixed_rest)
-        return eqx.combine(moving, still), method, gradient, pace
+        still, method, gradient, state = eqx.combine(fixed_arrays, fixed_rest)
+        return eqx.combine(moving, still), method, gradient, state
 
     def forward(moving, fixed_arrays):
-        interval, method, _, pace = unpack(moving, fixed_arrays)
-        return _forward(interval, method, pace)
+        interval, method, _, state = unpack(moving, fixed_arrays)
+        if method.steps is not None:
+            solution, outcome = _take_steps(interval, method)
+            return (solution, state, outcome), None
+        solution, state, steps = find_steps(interval, method, state)
+        return (solution, state, Outcome(state.result, state.t)), steps
 
     @jax.custom_vjp
     def run(moving, fixed_arrays):
-        leg, pace, _, outcome = forward(moving, fixed_arrays)
-        return leg, pace, outcome
+        return forward(moving, fixed_arrays)[0]
 
     def run_forward(moving, fixed_arrays):
-        leg, pace, taken, outcome = forward(moving, fixed_arrays)
-        return (leg, pace, outcome), (moving, fixed_arrays, taken, leg.y)
+        answer, steps = forward(moving, fixed_arrays)
+        return answer, (moving, fixed_arrays, steps, answer[0].y1)
 
-    def run_backward(kept, cotangent):
-        moving, fixed_arrays, taken, y1 = kept
+    def run_backward(kept, cotangents):
+        moving, fixed_arrays, steps, y1 = kept
         interval, method, gradient, _ = unpack(moving, fixed_arrays)
-        leg_cotangent, _, _ = cotangent
-        return backward(interval, method, gradient, (taken, y1), leg_cotangent), None
+        return pull_back(interval, method, gradient, steps, y1, cotangents[0]), None
 
     run.defvjp(run_forward, run_backward)
     return run(moving, fixed_arrays)
 
 
-# --- Theorem 2 ------------------------------------------------------------------------------------
+# --- Checkpointed, with adaptive steps ------------------------------------------------------------
 
 
-def _adjoint(interval, method: Method, gradient: Adjoint, pace):
-    return _with_backward(interval, method, gradient, pace, _theorem_2)
+def _pull_back_by_replay(interval, method: Method, gradient, steps, y1, cotangent):
+    del gradient, y1
+    return _pull_back(interval, method, steps, cotangent)
 
 
-def _theorem_2(interval: Interval, method: Method, gradient: Adjoint, kept, cotangent: Leg):
-    """Eqs. 15 and 16 over one interval, in reversed time w = end - t.
+@eqx.filter_custom_jvp
+def _pull_back(interval, method: Method, steps: AcceptedSteps, cotangent) -> Interval:
+    return _pull_back_through(interval, method, steps, cotangent, kind="checkpointed")
 
-    The adjoint a(t) runs back from the interval's end, jumps at every saved time, and gathers on
-    its way the integrals of a^T df/dtheta and of a^T df/dz(l tau) for all held states. Adding the
-    latter to a(l tau), the second line of eq. 16, is left to the caller's chain rule.
+
+@_pull_back.def_jvp
+def _pull_back_jvp(primals, tangents):
+    # Nested loops with checkpoints have no forward mode, so second derivatives go through the
+    # interval as those of `Direct` do.
+    return eqx.filter_jvp(partial(_pull_back_through, kind="bounded"), primals, tangents)
+
+
+def _pull_back_through(interval, method: Method, steps, cotangent, *, kind) -> Interval:
+    _, pull = eqx.filter_vjp(lambda i: _replay(i, method, steps, kind), interval)
+    (interval,) = pull(cotangent)
+    return interval
+
+
+# --- Adjoint (Theorem 2) --------------------------------------------------------------------------
+
+
+def _pull_back_by_adjoint(
+    interval: Interval, method: Method, gradient: Adjoint, steps, y1, cotangent: IntervalSolution
+) -> Interval:
+    """Integrates eqs. 15 and 16 over one interval, in reversed time w = end - t.
+
+    The adjoint a(t) runs back from the interval's end and jumps at every saved time. On its way it
+    gathers the integrals of a^T df/dtheta and of a^T df/dz(l tau) for all held states. The caller's
+    chain rule adds the latter to a(l tau), which is the second line of eq. 16.
     """
-    _, y1 = kept
+    del steps
     prepared, pull_prepared = eqx.filter_vjp(
         lambda field, history: field.prepare(history), interval.field, tuple(interval.history)
     )
@@ -227,7 +214,7 @@ def _theorem_2(interval: Interval, method: Method, gradient: Adjoint, kept, cota
         field, args, prepared, start, moving_length = theta
         # The factor is 1; it carries the dependence of dt on the interval's length.
         factor = moving_length / length
-        t = interval.inside(start + (1 - w / length) * moving_length)
+        t = interval.move_inside(start + (1 - w / length) * moving_length)
         dz = field.evaluate(t, z, args, prepared)
         return jax.tree.map(lambda d: (factor * d).astype(d.dtype), dz)
 
@@ -239,17 +226,19 @@ def _theorem_2(interval: Interval, method: Method, gradient: Adjoint, kept, cota
     def slope_at(z, s):
         return jax.tree.map(lambda d: length * d, scaled_field(z, theta, (1 - s) * length))
 
-    # The adjoint is linear: scaled to size one, absolute tolerances mean the same for every loss.
-    largest = _largest((cotangent.y, cotangent.saves))
+    # The adjoint is linear. Scaled to size one, absolute tolerances mean the same for every loss.
+    largest = _largest((cotangent.y1, cotangent.saves))
     scale = jnp.where(largest == 0, 1, largest)
-    a, saves = jax.tree.map(lambda x: x / scale, (cotangent.y, cotangent.saves))
+    a, saves = jax.tree.map(lambda x: x / scale, (cotangent.y1, cotangent.saves))
     zero = jax.tree.map(jnp.zeros_like, eqx.filter(theta, eqx.is_inexact_array))
-    answer = _backwards(interval, method, gradient, reversed_field, slope_at, (y1, a, zero), saves)
-    # No loss, no gradient: also where the backward pass does not arrive, after a failure.
+    answer = _integrate_back(
+        interval, method, gradient, reversed_field, slope_at, (y1, a, zero), saves
+    )
+    # Without a loss the gradient is 0, even if the backward pass does not arrive after a failure.
     a, (field, args, prepared, start, moving_length), at_saves = jax.tree.map(
         lambda x: jnp.where(largest == 0, 0, x * scale), answer
     )
-    # An interval of no length is not gone through, but its end still moves with its length.
+    # The backward pass skips an interval of no length, whose end still moves with its length.
     moving_length += lax.cond(
         interval.length == 0,
         lambda: _at_no_length(interval, theta, cotangent),
@@ -260,11 +249,11 @@ def _theorem_2(interval: Interval, method: Method, gradient: Adjoint, kept, cota
     return Interval(field, args, a, list(history), None, start, moving_length, at_saves)
 
 
-def _at_no_length(interval: Interval, theta: PyTree, cotangent: Leg) -> Array:
-    """The cotangent of the length where that is zero: a saved state moves with its fraction."""
+def _at_no_length(interval: Interval, theta: PyTree, cotangent: IntervalSolution) -> Array:
+    """The cotangent of a length of zero. A saved state moves by its fraction of the length."""
     field, args, prepared, start, _ = theta
     slope = field.evaluate(start, interval.y, args, prepared)
-    total = cotangent.y
+    total = cotangent.y1
     if interval.save_at.shape[0]:
         share = lambda y, saves: y + jnp.tensordot(interval.save_at.astype(y.dtype), saves, axes=1)
         total = jax.tree.map(share, total, cotangent.saves)
@@ -276,58 +265,62 @@ def _largest(tree: PyTree[Array]) -> Array:
     return jnp.max(jnp.stack([jnp.max(jnp.abs(x)) for x in jax.tree.leaves(tree) if x.size]))
 
 
-def _backwards(interval, method, gradient: Adjoint, field, slope_at, state, saves):
-    """From the end of the interval to its start, with a jump of the adjoint at each saved time.
-    Gives the adjoint at the start, the integrals, and the cotangents of the saved times."""
+def _integrate_back(interval, method, gradient: Adjoint, field, slope_at, state, saves):
+    """Integrates from the end of the interval to its start, with a jump at each saved time.
+
+    Returns the adjoint at the start, the integrals, and the cotangents of the saved times.
+    """
     length, count = interval.length, interval.save_at.shape[0]
     stepper = method.stepper if gradient.solver is None else make_stepper(gradient.solver)
-    controller = gradient.stepsize_controller
-    zero, pace = jnp.zeros_like(length), None
-    if controller is not None:
-        begin = _piece(field, state, zero, length)
-        pace = first_pace(begin, stepper, controller, None, length, smooth=False)
+    backward = dataclasses.replace(
+        method,
+        stepper=stepper,
+        controller=gradient.stepsize_controller,
+        dt0=None,
+        step_ts=None,
+        room=method.max_steps,
+        keep_dense=False,
+        is_continuous=False,
+    )
+    zero, adaptive = jnp.zeros_like(length), None
+    if backward.controller is not None:
+        adaptive = start_adaptive(_make_piece(field, state, zero, length), backward, length)
 
-    def run(state, begin, size, pace):
-        piece = _piece(field, state, begin, size)
-        if controller is None:
+    def run(state, begin, size, adaptive):
+        piece = _make_piece(field, state, begin, size)
+        if adaptive is None:
             count = jnp.maximum(1, jnp.ceil(method.steps * size / length)).astype(int)
-            return stroll(piece, stepper, count), pace
-        most = method.max_steps
-        leg, pace, _ = pace_through(
-            *(piece, stepper, controller, pace),
-            max_steps=most,
-            record=False,
-            room=most,
-            smooth=False,
-        )
-        return leg.y, pace
+            return find_final_state(piece, stepper, count), adaptive
+        solution, adaptive, _ = find_steps(piece, backward, adaptive)
+        return solution.y1, adaptive
 
-    def run_to(w, state, begin, pace):
-        # Fractions are filled up with ones and times are repeated: most pieces may have no length.
-        skip = lambda state, begin, size, pace: (state, pace)
-        return lax.cond(w > begin, run, skip, state, begin, w - begin, pace)
+    def run_to(w, state, begin, adaptive):
+        # Saved fractions are filled up with ones and times may repeat, so a piece may be empty.
+        skip = lambda state, begin, size, adaptive: (state, adaptive)
+        return lax.cond(w > begin, run, skip, state, begin, w - begin, adaptive)
 
     def to_save(carry, x):
-        state, begin, pace = carry
+        state, begin, adaptive = carry
         s, cotangent = x
         w = (1 - s) * length
-        (z, a, gathered), pace = run_to(w, state, begin, pace)
+        (z, a, gathered), adaptive = run_to(w, state, begin, adaptive)
         products = jax.tree.map(lambda c, d: jnp.sum(jnp.real(c * d)), cotangent, slope_at(z, s))
         a = jax.tree.map(jnp.add, a, cotangent)
-        return ((z, a, gathered), w, pace), sum(jax.tree.leaves(products))
+        return ((z, a, gathered), w, adaptive), sum(jax.tree.leaves(products))
 
-    carry, at_saves = (state, zero, pace), interval.save_at
+    carry, at_saves = (state, zero, adaptive), interval.save_at
     if count:
         carry, at_saves = lax.scan(to_save, carry, (interval.save_at, saves), reverse=True)
-    state, begin, pace = carry
-    (_, a, gathered), pace = run_to(length, state, begin, pace)
-    if pace is not None:
-        # A backward pass that did not arrive must not pass for a gradient.
-        lost = pace.result != RESULTS.successful
+    state, begin, adaptive = carry
+    (_, a, gathered), adaptive = run_to(length, state, begin, adaptive)
+    if adaptive is not None:
+        # Without this, a backward pass that did not arrive would look like a gradient.
+        lost = adaptive.result != RESULTS.successful
         return jax.tree.map(lambda x: jnp.where(lost, jnp.nan, x), (a, gathered, at_saves))
     return a, gathered, at_saves
 
 
-def _piece(field, state, begin, length) -> Interval:
+def _make_piece(field, state, begin, length) -> Interval:
+    """An interval without delays for a part of the backward pass."""
     whole = Field(prepare=lambda history: history, evaluate=field)
     return Interval(whole, None, state, [], None, begin, length, jnp.zeros(0, length.dtype))

@@ -1,4 +1,4 @@
-"""The breakpoints of a solve, and where each delay finds its value in each interval."""
+"""Breakpoints of a solve, and the knot or time at which each delay is sampled."""
 
 import itertools
 import math
@@ -13,24 +13,29 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from .arguments import is_traced
-from .delays import MOST_VARIABLES, AnyArray, Delay, Hold, Lag, describe
+from .delays import AnyArray, Delay, Hold, Lag, describe
 
-# Rows are moved by one at every breakpoint: so many moves take minutes.
+# Up to this many past knots are separate variables of the compiled loop. Its compile time grows
+# with their number, to a second here, so more of them are rows of one array.
+MOST_VARIABLES = 100
+# These rows move by one at every breakpoint. This many moves take minutes.
 MOST_MOVES = 10**11
 
 
 class Grid(eqx.Module):
-    """The breakpoints of one solve and, for each interval between them, where the past lies.
+    """Breakpoints of one solve, and where each hold finds its state in each interval.
 
-    For the d-th hold (lags do not count), `ages[d]` says how many breakpoints ago it sampled the
-    state: one number where it is the same in every interval, else one for each. `past_times[d]` are
-    instants before t0, where the initial function gives the held value; `from_past[d]` says in
-    which intervals.
+    `starts` and `lengths` describe the `num_intervals` intervals between breakpoints. `end` is t1
+    itself; the last start and length are both rounded and may add up to less.
 
-    `ring` is the number of breakpoints whose states must be kept for the holds, `window` the number
-    of intervals whose dense output must be kept for the lags, `num` the number of intervals.
-    `covered` is False where a traced delay does not fit the static number of intervals. `end` is
-    t1 itself: the last start and length, rounded each, may add up to less.
+    The next three lists have one entry for each hold; lags have none. `ages[d]` is the number of
+    breakpoints since hold d sampled the state: one number if it is the same in all intervals,
+    otherwise one for each. If the sample lies before t0, `from_past[d]` is true and
+    `past_times[d]` is its time, at which the initial function gives the state.
+
+    Holds need the states at the last `num_knots` breakpoints, lags the dense output of the last
+    `num_dense` intervals. `covered` is False if traced delays do not fit the static number of
+    intervals.
     """
 
     starts: Float[AnyArray, " intervals"]
@@ -40,9 +45,9 @@ class Grid(eqx.Module):
     past_times: list[Float[AnyArray, " intervals"]]
     from_past: list[bool | Bool[AnyArray, " intervals"]]
     covered: bool | Bool[Array, ""]
-    num: int = eqx.field(static=True)
-    ring: int = eqx.field(static=True)
-    window: int = eqx.field(static=True)
+    num_intervals: int = eqx.field(static=True)
+    num_knots: int = eqx.field(static=True)
+    num_dense: int = eqx.field(static=True)
 
 
 def make_grid(
@@ -55,10 +60,13 @@ def make_grid(
     dtype: Any,
     jump_ts: Any = None,
 ) -> Grid:
-    """Breakpoints are t0, the instants of all holds, `jump_ts` (times at which the field jumps),
-    the points to which a kink there travels by lags, and as many more as keep an interval within
-    the shortest lag. A kink travels `levels` times: each passage through the equation makes the
-    solution smoother by one order."""
+    """Finds the breakpoints and the samples of all holds.
+
+    Breakpoints are t0, the instants of all holds, `jump_ts` (times at which the field jumps), and
+    the points that kinks reach through lags. More are added until no interval is longer than the
+    shortest lag. A kink is followed through `levels` lags, since the solution gains one order of
+    smoothness with each.
+    """
     traced = is_traced(t0, t1, jump_ts, *jax.tree.leaves(list(delays)))
     xp = jnp if traced else np
     if not traced:
@@ -70,11 +78,11 @@ def make_grid(
     lags = any(isinstance(d, Lag) for d in delays)
     inner, clocks = _candidates(delays, jump_ts, t0, t1, intervals, levels, slack, xp)
     points = xp.concatenate([xp.atleast_1d(c) for c in [*inner, t1]])
-    points, order = clipped(points, t0, t1, xp), None
+    points, order = clip(points, t0, t1, xp), None
     if traced:
-        points, order = _in_order(points, t0 if lags else 0.0, slack)
+        points, order = _sort_traced(points, t0 if lags else 0.0, slack)
     else:
-        points = _merged(np.sort(points), t0, t1, slack, lags)
+        points = _merge_close(np.sort(points), t0, t1, slack, lags)
     starts = xp.concatenate([xp.atleast_1d(xp.asarray(t0, points.dtype)), points[:-1]])
     num = points.shape[0]
     lag_taus = [d.tau for d in delays if isinstance(d, Lag)]
@@ -83,8 +91,9 @@ def make_grid(
     else:
         held = _samples_by_time(delays, starts, t0, slack, jump_ts)
     ages, past_times, from_past = held
-    ring = 1 + max([int(np.max(a)) if not is_traced(a) else num for a in ages], default=0)
-    _check_ring(delays, ring, num)
+    num_knots = 1 + max([int(np.max(a)) if not is_traced(a) else num for a in ages], default=0)
+    _check_num_knots(delays, num_knots, num)
+    dense = _count_dense_intervals(lag_taus, _is_single_lag(delays, jump_ts), starts, t1, slack, xp)
     return Grid(
         starts=starts.astype(dtype),
         lengths=(points - starts).astype(dtype),
@@ -92,25 +101,27 @@ def make_grid(
         ages=ages,
         past_times=[p.astype(dtype) for p in past_times],
         from_past=from_past,
-        covered=_covered(delays, t0, t1, intervals, slack) if traced else True,
-        num=num,
-        ring=ring,
-        window=_window(lag_taus, _one_lag_alone(delays, jump_ts), starts, t1, slack, xp),
+        covered=_covers_span(delays, t0, t1, intervals, slack) if traced else True,
+        num_intervals=num,
+        num_knots=num_knots,
+        num_dense=dense,
     )
 
 
-def _check_ring(delays: Sequence[Delay], ring: int, num: int) -> None:
-    if ring > MOST_VARIABLES and ring * num > MOST_MOVES:
+def _check_num_knots(delays: Sequence[Delay], num_knots: int, num: int) -> None:
+    if num_knots > MOST_VARIABLES and num_knots * num > MOST_MOVES:
         raise ValueError(
-            f"{describe(delays)} looks back over {ring - 1:,} of {num:,} intervals. As many states "
-            f"are kept and each is moved at every breakpoint, {ring * num:.3g} times in all; "
+            f"{describe(delays)} looks back over {num_knots - 1:,} of {num:,} intervals. All their "
+            f"states are kept and moved at every breakpoint, {num_knots * num:.3g} moves in all; "
             f"expected at most {MOST_MOVES:.0e}. Give a smaller lag, or a shorter span."
         )
 
 
 def _enough_intervals(delays, t0, t1) -> int | None:
-    """Intervals of the shortest period in a span, where both are known. Only instants are traced
-    then, whose number is known."""
+    """A sufficient number of intervals, if the span and all periods are known.
+
+    Only instants are traced then, and their number is known.
+    """
     periods = [d.tau for d in delays if d.tau is not None]
     if not periods or is_traced(t0, t1, *periods):
         return None
@@ -121,8 +132,10 @@ def _enough_intervals(delays, t0, t1) -> int | None:
 def _candidates(
     delays, jump_ts, t0, t1, intervals, levels, slack, xp
 ) -> tuple[list[Any], list[int]]:
-    """Where a breakpoint may lie; those outside (t0, t1) are clipped away later. And for each hold,
-    which of the arrays has its instants; that is asked for where something is traced."""
+    """Candidate breakpoints, as a list of arrays; those outside (t0, t1) are dropped later.
+
+    Also returns the index of the array with the instants of each hold, for `_samples_in_order`.
+    """
     found: list[Any] = []
     seen: list[Any] = []
     clocks: list[int] = []
@@ -142,28 +155,31 @@ def _candidates(
         found.append(xp.asarray(jump_ts))
     if not lags:
         return found, clocks
-    # An interval must not be longer than the shortest lag: what that looks at is then known.
+    # No interval may be longer than the shortest lag, so that lags only read known states.
     shortest = lags[0] if len(lags) == 1 else xp.min(xp.stack([xp.asarray(x) for x in lags]))
-    only_lag = _one_lag_alone(delays, jump_ts)
+    only_lag = _is_single_lag(delays, jump_ts)
     if xp is np and not only_lag:
         kinks = np.concatenate([[t0], *found])
-        kinks = _travelled(kinks[kinks < t1], lags, t1, levels)
-        kinks = np.append(t0, _merged(np.sort(kinks), t0, t1, slack, True))
-        return [_filled(kinks, shortest, _rounding(kinks[1:], t0, slack, np))], clocks
+        kinks = _kinks_of_lags(kinks[kinks < t1], lags, t1, levels)
+        kinks = np.append(t0, _merge_close(np.sort(kinks), t0, t1, slack, True))
+        return [_subdivide(kinks, shortest, _rounding(kinks[1:], t0, slack, np))], clocks
     multiples = t0 + xp.arange(1, _count(shortest, t0, t1, intervals, xp) + 1) * shortest
     if only_lag:
         return [multiples], clocks
     levels = min(levels, intervals)
-    return [*found, *_passed_on(found, lags, t0, levels), multiples[levels:]], clocks
+    return [*found, *_kinks_of_traced_lags(found, lags, t0, levels), multiples[levels:]], clocks
 
 
-def _passed_on(instants: list[Any], lags: list[Any], t0, levels: int) -> list[Any]:
-    """Where traced lags take kinks, as far as a static number of breakpoints goes: those at
-    instants once, that at t0 to the sums of up to `levels` lags.
+def _kinks_of_traced_lags(instants: list[Any], lags: list[Any], t0, levels: int) -> list[Any]:
+    """Points that kinks reach through traced lags, as far as a static number of breakpoints allows.
 
-    Where some coincide, the intervals between them have no length, and the derivative is that for
-    one order of them. All orders agree with one way to move the delays a little: those that more
-    lags have passed on come later, of as many lags those of the earlier ones come first.
+    A kink at an instant of a hold passes one lag. The kink at t0 reaches the sums of up to `levels`
+    lags.
+
+    Where some of these points coincide, the intervals between them have no length, and the
+    derivative is that for one order of the points. All the orders used here agree with one way of
+    moving the delays a little: points behind more lags come later, and among points behind equally
+    many lags those of earlier lags come first.
     """
     sums = [
         combination
@@ -185,7 +201,7 @@ def _count(tau, t0, t1, intervals, xp) -> int:
     return int(np.ceil((t1 - t0) / tau)) + 1 if xp is np else intervals - 1
 
 
-def _covered(delays: Sequence[Any], t0, t1, intervals, slack):
+def _covers_span(delays: Sequence[Any], t0, t1, intervals, slack):
     """Whether `intervals` periods of every traced delay reach from t0 to t1."""
     covered = jnp.asarray(t1 >= t0)
     for delay in delays:
@@ -196,12 +212,12 @@ def _covered(delays: Sequence[Any], t0, t1, intervals, slack):
         tau = jnp.asarray(delay.tau)
         first = t0 if isinstance(delay, Lag) else _floor(t0 / tau, slack, jnp) * tau
         reach = first + intervals * tau
-        covered &= (tau > 0) & (reach >= t1 - slack * _largest(t0, t1, jnp))
+        covered &= (tau > 0) & (reach >= t1 - slack * _time_scale(t0, t1, jnp))
     return covered
 
 
-def _travelled(kinks, lags, t1, levels):
-    """All points reached from a kink by up to `levels` lags."""
+def _kinks_of_lags(kinks, lags, t1, levels):
+    """All points that kinks reach through up to `levels` lags."""
     reached = [kinks]
     for _ in range(levels):
         kinks = np.unique(np.concatenate([kinks + tau for tau in lags]))
@@ -210,9 +226,8 @@ def _travelled(kinks, lags, t1, levels):
     return np.concatenate(reached)
 
 
-def _filled(points, longest, widths):
-    """With more of them in equal distances wherever two are farther apart than `longest`, by more
-    than the `widths` that rounding may make."""
+def _subdivide(points, longest, widths):
+    """Divides gaps longer than `longest` into equal parts. `widths` is the rounding of each gap."""
     gaps = np.diff(points)
     pieces = np.maximum(1, np.ceil((gaps - widths) / longest)).astype(int)
     number = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)
@@ -221,22 +236,27 @@ def _filled(points, longest, widths):
 
 
 def _rounding(points, t0, slack, xp):
-    """How far apart times may be that rounding alone tells apart. It is relative to where they are,
-    not to the span: near 0 times are close together. Those that lags make are sums with t0."""
+    """The largest distance between two times that differ by rounding alone.
+
+    It is relative to the times themselves, not to the span, since floating point numbers are dense
+    near 0. Times that lags make are sums with t0 and carry its rounding.
+    """
     return slack * xp.maximum(xp.abs(points), xp.abs(t0))
 
 
-def _merged(points, t0, t1, slack, lags):
-    """Drops points that rounding alone tells apart from each other, from t0 or from t1."""
+def _merge_close(points, t0, t1, slack, lags):
+    """Drops points that differ from each other, from t0 or from t1 by rounding alone."""
     after, before = (_rounding(np.asarray(t), 0.0, slack, np) for t in (t0, t1))
     points = points[(points > t0 + after) & (points < t1 - before)]
     keep = np.diff(points, prepend=-np.inf) > _rounding(points, t0 if lags else 0.0, slack, np)
     return np.concatenate([points[keep], [t1]])
 
 
-def _in_order(points, t0, slack):
-    """The points by time; those that rounding alone tells apart stay in the order in which they
-    come. And their order."""
+def _sort_traced(points, t0, slack):
+    """Sorts points by time, and returns their order too.
+
+    Points that differ by rounding alone keep the order in which they are given.
+    """
     order = jnp.argsort(points)
     apart = jnp.diff(points[order]) > _rounding(points[order][1:], t0, slack, jnp)
     group = jnp.zeros_like(order).at[order[1:]].set(jnp.cumsum(apart))
@@ -245,43 +265,45 @@ def _in_order(points, t0, slack):
     return points + lax.stop_gradient(lax.cummax(points) - points), order
 
 
-def _largest(t0, t1, xp):
-    """The size of the times that rounding is relative to."""
+def _time_scale(t0, t1, xp):
+    """The magnitude of times to which rounding is relative."""
     return xp.maximum(xp.maximum(xp.abs(t0), xp.abs(t1)), t1 - t0)
 
 
-def clipped(x, low, high, xp):
-    """clip() with a one-sided derivative at the limits, where JAX's own passes on half."""
+def clip(x, low, high, xp):
+    """Clips with a one-sided derivative at the limits, where that of `jnp.clip` is a half."""
     return xp.where(x < low, low, xp.where(x > high, high, x))
 
 
 def _floor(quotient, slack, xp):
-    """floor() that takes 2.9999999 for the 3 it was before rounding."""
+    """Rounds down, but takes 2.9999999 for the 3 that it was before rounding."""
     return xp.floor(quotient + slack * xp.maximum(1.0, xp.abs(quotient)))
 
 
-def _one_clock_alone(delays, jump_ts) -> bool:
-    """Whether all delays are holds that share one clock, so that every breakpoint is an instant."""
+def _share_one_clock(delays, jump_ts) -> bool:
+    """Whether all delays are holds with one period, so that every breakpoint is an instant."""
     first = delays[0]
     same = (isinstance(d, Hold) and d.times is None and _same(d.tau, first.tau) for d in delays)
     return jump_ts is None and all(same)
 
 
-def _one_lag_alone(delays, jump_ts) -> bool:
-    """Whether one lag makes all breakpoints, so that every interval is as long as it."""
+def _is_single_lag(delays, jump_ts) -> bool:
+    """Whether a single lag makes all breakpoints, so that every interval has its length."""
     return jump_ts is None and len(delays) == 1 and isinstance(delays[0], Lag)
 
 
-def _known_age(hold, num: int):
-    """The age where every breakpoint is an instant: one number, or, where that is large, one for
-    each interval."""
-    # No state is older than that at t0, with which the ring is filled.
+def _age_on_one_clock(hold, num: int):
+    """The age of a sample if every breakpoint is an instant.
+
+    It is one number, or one for each interval if the number is large.
+    """
+    # No state is older than that at t0, which fills the buffer of knots at first.
     age = min(hold.lag, num - 1)
     return age if age < MOST_VARIABLES else np.minimum(age, np.arange(num))
 
 
 def _samples_by_time(delays, starts, t0, slack, jump_ts):
-    """For each hold, where its sample was taken (see `Grid`), by the times of the breakpoints."""
+    """Finds the samples of all holds (see `Grid`) by the times of the breakpoints."""
     ages, times, from_past = [], [], []
     index = np.arange(starts.shape[0])
     for hold in (d for d in delays if isinstance(d, Hold)):
@@ -289,15 +311,15 @@ def _samples_by_time(delays, starts, t0, slack, jump_ts):
         times.append(np.minimum(instants, t0))
         before = instants < t0 - slack * np.maximum(np.abs(t0), np.abs(instants))
         from_past.append(before if before.any() else False)
-        # The ring of knots starts filled with the state at t0, so looking further back than t0
-        # finds that state too.
+        # The buffer of knots starts filled with the state at t0, so a look further back finds it.
         age = np.maximum(index - _nearest(starts, instants), 0)
-        ages.append(_known_age(hold, len(starts)) if _one_clock_alone(delays, jump_ts) else age)
+        one_clock = _share_one_clock(delays, jump_ts)
+        ages.append(_age_on_one_clock(hold, len(starts)) if one_clock else age)
     return ages, times, from_past
 
 
 def _nearest(starts, instants):
-    """Which of the sorted `starts` is closest to each instant; of equal ones the first."""
+    """The index of the sorted start closest to each instant, the first of equal starts."""
     after = np.minimum(np.searchsorted(starts, instants), starts.shape[0] - 1)
     later, earlier = starts[after], starts[np.maximum(after - 1, 0)]
     closest = np.where(instants - earlier <= later - instants, earlier, later)
@@ -305,7 +327,7 @@ def _nearest(starts, instants):
 
 
 def _instants(hold, starts, t0, slack):
-    """The instant whose state `hold` holds, in each interval."""
+    """The instant at which `hold` sampled its state, for each interval."""
     if hold.times is None:
         return (_floor(starts / hold.tau, slack, np) - hold.lag) * hold.tau
     times = np.asarray(hold.times)
@@ -316,43 +338,46 @@ def _instants(hold, starts, t0, slack):
 
 
 def _samples_in_order(delays, clocks, inner, order, t0, slack, jump_ts):
-    """The same where something is traced: by the order of the breakpoints, each hold changing at
-    its own. Where instants of two clocks coincide the times do not tell them apart, but only one of
-    them moves with a traced period."""
+    """Finds the samples of all holds by the order of the breakpoints, if some are traced.
+
+    Times would not tell apart coinciding instants of two clocks, of which only one moves with a
+    traced period.
+    """
     owners = [np.full(np.size(c), number) for number, c in enumerate(inner)]
     owner = jnp.asarray(np.concatenate([*owners, [len(inner)]]))[order]
     index = jnp.arange(owner.shape[0])
     ages, times, from_past = [], [], []
     for hold, clock in zip((d for d in delays if isinstance(d, Hold)), clocks, strict=True):
-        # The first interval begins at t0, each other one at the end of that before it.
+        # The first interval begins at t0, every other one at the end of its predecessor.
         own = jnp.concatenate([jnp.array([False]), owner[:-1] == clock])
         places = jnp.sort(jnp.where(own, index, owner.shape[0]))
-        sample = jnp.cumsum(own) - 1 - hold.lag  # the number of its instant; at or before t0: < 0
+        sample = jnp.cumsum(own) - 1 - hold.lag  # negative at or before t0
         place = jnp.where(sample >= 0, places[jnp.maximum(sample, 0)], 0)
-        instants = _numbered(hold, sample, t0, slack)
+        instants = _instant_by_number(hold, sample, t0, slack)
         times.append(jnp.minimum(instants, t0))
         from_past.append(instants < t0 - slack * jnp.maximum(jnp.abs(t0), jnp.abs(instants)))
-        ages.append(
-            _known_age(hold, len(index)) if _one_clock_alone(delays, jump_ts) else index - place
-        )
+        one_clock = _share_one_clock(delays, jump_ts)
+        ages.append(_age_on_one_clock(hold, len(index)) if one_clock else index - place)
     return ages, times, from_past
 
 
-def _numbered(hold, number, t0, slack):
-    """The instant of a traced hold that has this number; 0 is the first among the breakpoints."""
+def _instant_by_number(hold, number, t0, slack):
+    """The instant of a traced hold by its number, which is 0 at the first breakpoint."""
     if hold.times is None:
         return (_floor(t0 / hold.tau, slack, jnp) + 1 + number) * hold.tau
     times = jnp.asarray(hold.times)
     return jnp.where(number >= 0, times[jnp.clip(number, 0, times.shape[0] - 1)], t0)
 
 
-def _window(lag_taus, only_lag, starts, t1, slack, xp) -> int:
-    """How many intervals back the longest lag reaches; none where only the initial function is
-    looked at."""
+def _count_dense_intervals(lag_taus, only_lag, starts, t1, slack, xp) -> int:
+    """The number of intervals that the longest lag reaches back.
+
+    It is 0 if lags read the initial function alone.
+    """
     if not lag_taus or (xp is np and min(lag_taus) >= (t1 - starts[0]) * (1 - slack)):
         return 0
     if only_lag:
-        return 1  # the intervals are as long as it
+        return 1  # every interval has the length of the lag
     if xp is jnp:
         return starts.shape[0]
     earliest = starts - max(lag_taus)

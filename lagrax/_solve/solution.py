@@ -1,56 +1,72 @@
-"""What a solve returns, and what can have gone wrong."""
+"""The answer of a solve, its result codes, and the error of a failed one."""
 
+import dataclasses
+import warnings
 from typing import Any, NamedTuple
 
 import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, PyTree, Real, Shaped
 
-from .failure import fill
-from .history import Records
+from .arguments import is_traced
+from .failure import replace_invalid
+from .history import DenseOutput
 
+# equinox warns that `max_steps_reached` gets another message than in diffrax, which is the purpose.
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
 
-class RESULTS(diffrax.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
-    """diffrax's result codes, and those of delay equations.
+    class RESULTS(diffrax.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
+        """diffrax's result codes, and those of delay equations.
 
-    `RESULTS[sol.result]` is the message, which holds the remedy; it is empty where the solve was
-    successful. Under `jit` and `vmap` compare codes: `sol.result == RESULTS.successful`.
-    """
+        `RESULTS[sol.result]` is a message that holds the remedy; it is empty if the solve was
+        successful. Under `jit` and `vmap` compare codes: `sol.result == RESULTS.successful`.
+        """
 
-    successful = ""
-    state_not_finite = (
-        "The state became infinite or NaN; `sol.failed_at` says when. At t0 that is `y0` itself, "
-        "or its type has too few digits for the tolerances. Later the equation may blow up there, "
-        "or steps are too long for it: use more `steps`, or leave `steps` out for adaptive ones."
-    )
-    step_underflow = (
-        "The step size fell below what the floating point type can resolve; `sol.failed_at` says "
-        "when. The solution may become infinite there; if not, loosen the tolerances, use float64, "
-        "or a stiff solver such as diffrax.Kvaerno5."
-    )
-    intervals_too_few = (
-        "The static number of intervals does not cover the span from t0 to t1, or a traced t1 is "
-        "before t0, a traced tau is not positive, or traced instants do not increase. Raise "
-        "`intervals`, bound tau from below, or sort the instants."
-    )
-    saved_outside = (
-        "A traced time in `saveat.ts` lies outside the span from t0 to t1; the state saved there "
-        "is NaN. Drop it, or widen the span."
-    )
+        successful = ""
+        max_steps_reached = (
+            "The maximum number of solver steps was reached before t1; `sol.failed_at` says when. "
+            "If the solution grows without bound there, it becomes infinite and more steps do not "
+            "help. If it is stiff, use a solver such as diffrax.Kvaerno5. Otherwise raise "
+            "`max_steps` or loosen the tolerances."
+        )
+        state_not_finite = (
+            "The state became infinite or NaN; `sol.failed_at` says when. At t0 that is `y0` "
+            "itself, or its type has too few digits for the tolerances. Later the equation may "
+            "blow up there, or steps are too long for it: use more `steps`, or leave `steps` out "
+            "for adaptive ones."
+        )
+        step_underflow = (
+            "The step size fell below what the floating point type can resolve; `sol.failed_at` "
+            "says when. The solution may become infinite there; if not, loosen the tolerances, use "
+            "float64, or a stiff solver such as diffrax.Kvaerno5."
+        )
+        intervals_too_few = (
+            "The static number of intervals does not cover the span from t0 to t1, or a traced t1 "
+            "is before t0, a traced tau is not positive, or traced instants do not increase. Raise "
+            "`intervals`, bound tau from below, or sort the instants."
+        )
+        saved_outside = (
+            "A traced time in `saveat.ts` lies outside the span from t0 to t1; the state saved "
+            "there is NaN. Drop it, or widen the span."
+        )
 
 
 class SolveError(RuntimeError):
-    """Raised by `solve(..., throw=True)` when the result is not successful. The message says what
-    went wrong, when, and what to do."""
+    """Raised by `solve(..., throw=True)` if the result is not successful.
+
+    The message says what went wrong, when, and what to do.
+    """
 
 
 class Knots(NamedTuple):
-    """The breakpoints of the solution and the states there, t0 and t1 included.
+    """The breakpoints of the solution and the states there, including t0 and t1.
 
-    - `ts`: the times: instants of holds, and where kinks come through a lag.
-    - `ys`: the states, like `y0` with one axis more in front.
+    - `ts`: the times, which are instants of holds and times at which kinks arrive through a lag.
+    - `ys`: the states, like `y0` with one more axis in front.
     """
 
     ts: Float[Array, " knots"]
@@ -60,13 +76,13 @@ class Knots(NamedTuple):
 class Solution(eqx.Module):
     """The answer of `lagrax.solve`.
 
-    - `ts`, `ys`: what `saveat` asked for.
-    - `knots`: the breakpoints `knots.ts` and the states there `knots.ys`, always.
-    - `stats`: counts of intervals, steps, rejected steps and evaluations of the field (`None`
-      where an implicit solver hides them).
-    - `result`: a `lagrax.RESULTS`; `failed_at` is the time of the failure, else NaN. States after
-      it are NaN, and so is the gradient of a loss that uses them.
-    - `evaluate(t)`: the solution anywhere, where `saveat=SaveAt(dense=True)` asked for it.
+    - `ts`, `ys`: the times and states that `saveat` asked for.
+    - `knots`: the breakpoints `knots.ts` and the states there `knots.ys`.
+    - `stats`: the numbers of intervals, steps, rejected steps and evaluations of the field. The
+      last is `None` for implicit solvers, which do not report it.
+    - `result`: a `lagrax.RESULTS`; `failed_at` is the time of the failure, or NaN. States after it
+      are NaN, and so is the gradient of a loss that uses them.
+    - `evaluate(t)`: the solution at any time, after a solve with `saveat=SaveAt(dense=True)`.
     """
 
     t0: Real[Array, ""]
@@ -77,12 +93,15 @@ class Solution(eqx.Module):
     stats: dict[str, Any]
     result: RESULTS
     failed_at: Float[Array, ""]
-    dense: Records | None
-    _missing: Real[Array, ""] = eqx.field(repr=False)
+    dense: DenseOutput | None
+    _nan: Real[Array, ""] = eqx.field(repr=False)
+    _last_dt: Real[Array, ""] | None = eqx.field(repr=False)
 
     def evaluate(self, t: Real[ArrayLike, "..."]) -> PyTree[Array]:
-        """The state at time `t` (one time, or an array of them); NaN outside [t0, t1], and after a
-        failure."""
+        """The state at time `t`, which is one time or an array of times.
+
+        It is NaN outside of [t0, t1] and after a failure.
+        """
         if self.dense is None:
             raise ValueError(
                 "This solution has no dense output, so it cannot be evaluated between the saved "
@@ -91,14 +110,81 @@ class Solution(eqx.Module):
         t = jnp.asarray(t, self.t0.dtype)
         if t.ndim > 0:
             return jax.vmap(self.evaluate)(t)
-        inside = within(t, self.t0, self.t1) & (self.result != RESULTS.intervals_too_few)
+        inside = is_within(t, self.t0, self.t1) & (self.result != RESULTS.intervals_too_few)
         inside &= (t <= self.failed_at) | jnp.isnan(self.failed_at)
-        # Not `clip`, whose derivative at an end is a half.
+        # `jnp.clip` would have the derivative a half at an end.
         t = jnp.where(t > self.t1, self.t1, jnp.where(t < self.t0, self.t0, t))
-        return fill(inside, self.dense.evaluate(t), self._missing)
+        return replace_invalid(inside, self.dense.evaluate(t), self._nan)
+
+    def __call__(self, *times: Any) -> None:
+        raise TypeError(
+            "A Solution cannot be called. Use sol.evaluate(t), after a solve with "
+            "saveat=diffrax.SaveAt(dense=True)."
+        )
 
 
-def within(ts: Real[Array, "..."], t0: Real[Array, ""], t1: Real[Array, ""]) -> Bool[Array, "..."]:
-    """Whether times lie in the span; those that were meant for its ends may be off by rounding."""
+def is_within(
+    ts: Real[Array, "..."], t0: Real[Array, ""], t1: Real[Array, ""]
+) -> Bool[Array, "..."]:
+    """Whether times lie in the span, up to the rounding of its ends."""
     slack = 8 * jnp.finfo(t0.dtype).eps * jnp.maximum(jnp.abs(t0), jnp.abs(t1))
     return (ts >= t0 - slack) & (ts <= t1 + slack)
+
+
+# --- the error of a failed solve ------------------------------------------------------------------
+
+
+def raise_if_failed(solution: Solution) -> Solution:
+    """Raises a `SolveError` if the solve failed, or its message at run time inside `jit`."""
+    failed = solution.result != RESULTS.successful
+    if is_traced(failed):
+        # Inside jit the message is fixed before the time is known.
+        outputs = (solution.ys, solution.knots, solution.dense)
+        ys, knots, dense = solution.result.error_if(outputs, failed)
+        return dataclasses.replace(solution, ys=ys, knots=knots, dense=dense)
+    if failed:
+        raise SolveError(_describe_failure(solution))
+    return solution
+
+
+def _describe_failure(solution: Solution) -> str:
+    # Outside of jit, jax.grad knows the numbers too, but as tracers.
+    failed_at = float(lax.stop_gradient(solution.failed_at))
+    message = RESULTS[solution.result]
+    if not jnp.isfinite(failed_at):
+        return message
+    hint = ""
+    if solution.result == RESULTS.max_steps_reached:
+        hint = _explain_max_steps(solution, failed_at)
+    return f"{hint or message} It failed at t = {failed_at:g}."
+
+
+def _explain_max_steps(solution: Solution, failed_at: float) -> str:
+    """The most likely reason for which `max_steps` was reached, or "" if several are."""
+    intervals, max_steps = solution.stats["num_intervals"], solution.stats["max_steps"]
+    t0, t1, dt = lax.stop_gradient((solution.t0, solution.t1, solution._last_dt))
+    reached = "The maximum number of solver steps was reached"
+    apart = float(jnp.finfo(t0.dtype).eps * abs(failed_at))
+    if apart * 10**4 > (t1 - t0) / intervals:
+        return (
+            f"{reached}. In {t0.dtype}, times there are {apart:.1g} apart, too far for "
+            "intervals and steps as short as these: more of them do not help. Use float64 "
+            "(jax.config.update('jax_enable_x64', True)), or let the span begin near 0."
+        )
+    if dt is not None and float(dt) * 10**3 * max_steps < float(t1) - failed_at:
+        return (
+            f"The solution probably becomes infinite: its steps have shrunk to {float(dt):.1g}, "
+            f"and {reached[0].lower()}{reached[1:]}. More steps do not help then. If the solution "
+            "stays finite, raise `max_steps`, or use a stiff solver such as diffrax.Kvaerno5."
+        )
+    if intervals > max_steps // 2:
+        return (
+            f"{reached}. The delays make {intervals:,} intervals, and each of them takes at least "
+            f"one step: give max_steps={max(8 * intervals, 2 * max_steps)}."
+        )
+    if solution.stats["num_steps"] < max_steps:
+        return (
+            f"{reached} in one interval, which may take four times its share of max_steps="
+            f"{max_steps} and no more. Raise `max_steps`, or loosen the tolerances."
+        )
+    return ""

@@ -1,8 +1,8 @@
-"""Steps: one of them, by the solver's own tableau, and an interval of equal ones, the fast path."""
+"""One step of a solver, and an interval of equal steps, which is the fast path."""
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import diffrax
 import equinox as eqx
@@ -12,66 +12,74 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Int, PyTree
 
-from .interval import Interval, Leg, State, VectorField
+from .interval import Interval, IntervalSolution, Outcome, State, VectorField
+from .saving import save_equal_steps
 from .solution import RESULTS
 
 
 def is_finite(y: State) -> Bool[Array, ""]:
+    """Whether all numbers of a state are finite."""
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(y)]))
 
 
-def select(keep: Any, new: PyTree, old: PyTree) -> PyTree:
-    return jax.tree.map(lambda n, o: jnp.where(keep, n, o), new, old)
+def select(condition: Any, new: PyTree, old: PyTree) -> PyTree:
+    """`jnp.where` for pytrees."""
+    return jax.tree.map(lambda n, o: jnp.where(condition, n, o), new, old)
 
 
 # --- one step -------------------------------------------------------------------------------------
 
 
 class ExplicitRungeKutta(eqx.Module):
-    """A step of any explicit Runge-Kutta method of diffrax, from its Butcher tableau, unrolled.
+    """Steps of any explicit Runge-Kutta method of diffrax, from its Butcher tableau, unrolled.
 
-    Written here because diffrax's own step loops over its stages and cannot be told that the last
-    slope is not wanted; unrolled it runs several times faster on small fields.
+    diffrax's own step loops over its stages and always computes the last slope. Unrolled and
+    without that slope, a step is several times faster on small fields.
     """
 
     solver: diffrax.AbstractERK
 
     @property
     def tableau(self) -> Any:
+        """The Butcher tableau."""
         return self.solver.tableau
 
     @property
     def interpolation(self) -> Callable:
+        """The interpolation of the dense output."""
         return self.solver.interpolation_cls
 
     @property
     def nodes(self) -> np.ndarray:
+        """The times of the stages, as fractions of the step."""
         return np.concatenate([[0.0], self.tableau.c])
 
     @property
     def looks_ahead(self) -> bool:
+        """Whether a stage lies beyond the end of the step."""
         return bool(np.max(self.nodes) > 1)
 
     @property
     def state_is_slope(self) -> bool:
-        """Whether what a step hands to the next one depends on nothing but t and y there."""
+        """Whether the solver's state depends on nothing but t and y at the end of a step."""
         return True
 
     def evaluations(self, dense: bool) -> tuple[int, int]:
-        """How often the field is evaluated: to begin an interval, and in each step."""
+        """The number of field evaluations to begin an interval, and in each step."""
         stages = self.tableau.num_stages
         if not self.tableau.fsal:
             return 0, stages
         return (1, stages - 1) if dense else (0, stages - 1)
 
     def begin(self, f: VectorField, t: Array, h: Array, y: State) -> State | None:
+        """The solver's state at the start of an interval, which is the slope there."""
         return f(t, y) if self.tableau.fsal else None
 
     def step(self, f, t, h, y, slope, lagged=None, dense=True):
-        """The new state, its error, what interpolates, the slope to go on with, and the result.
+        """The new state, its error, the dense output, the last slope, and the result.
 
-        Without `dense` the slope at the new state, which only interpolation and the next step
-        use, is not computed.
+        Without `dense` the slope at the new state is not computed. Only interpolation and the next
+        step use it.
         """
         tableau = self.tableau
         stages = tableau.num_stages - (tableau.fsal and not dense)
@@ -79,94 +87,104 @@ class ExplicitRungeKutta(eqx.Module):
         stage = y
         for i in range(stages):
             if i > 0:
-                stage = _plus(y, h, tableau.a_lower[i - 1], slopes)
+                stage = _add_slopes(y, h, tableau.a_lower[i - 1], slopes)
             if i == 0 and slope is not None:
                 slopes.append(slope)
             else:
-                slopes.append(f(t + float(self.nodes[i]) * h, stage, _entry(lagged, i)))
-        y1 = stage if tableau.ssal and dense else _plus(y, h, tableau.b_sol, slopes)
-        error = _plus(jax.tree.map(jnp.zeros_like, y), h, tableau.b_error, slopes)
+                of_stage = None if lagged is None else jax.tree.map(lambda x: x[i], lagged)  # noqa: B023
+                slopes.append(f(t + float(self.nodes[i]) * h, stage, of_stage))
+        y1 = stage if tableau.ssal and dense else _add_slopes(y, h, tableau.b_sol, slopes)
+        error = _add_slopes(jax.tree.map(jnp.zeros_like, y), h, tableau.b_error, slopes)
         stacked = jax.tree.map(lambda *ks: h * jnp.stack(ks), *slopes)
         info = {"y0": y, "y1": y1, "k": stacked}
         return y1, error, info, slopes[-1] if tableau.fsal else None, RESULTS.successful
 
 
 class AnySolver(eqx.Module):
-    """A step of any other solver of diffrax, the implicit ones included, by its own `step`."""
+    """Steps of any other solver of diffrax, including implicit ones, by its own `step`."""
 
     solver: diffrax.AbstractSolver
 
     @property
     def interpolation(self) -> Callable:
+        """The interpolation of the dense output."""
         return self.solver.interpolation_cls
 
     @property
     def looks_ahead(self) -> bool:
-        """Whether it evaluates the field beyond the end of a step, as Kvaerno's methods of order 4
-        and 5 do."""
+        """Whether a stage lies beyond the end of the step, as in Kvaerno4 and Kvaerno5."""
         inner = getattr(self.solver, "solver", self.solver)  # of diffrax.HalfSolver
         nodes = getattr(getattr(inner, "tableau", None), "c", [])
         return any(float(node) > 1 for node in nodes)
 
     @property
     def state_is_slope(self) -> bool:
+        """Whether the solver's state depends on nothing but t and y at the end of a step."""
         return isinstance(self.solver, diffrax.AbstractRungeKutta) and not isinstance(
             self.solver, diffrax.HalfSolver
         )
 
     def evaluations(self, dense: bool) -> tuple[int, int] | None:
+        """The number of field evaluations to begin an interval, and in each step.
+
+        It is None if unknown. An implicit step evaluates the field within a root finder, which does
+        not report a count.
+        """
         del dense
-        # An implicit step evaluates the field within a root finder, which keeps its count.
         return (0, 1) if isinstance(self.solver, diffrax.Euler) else None
 
     def begin(self, f: VectorField, t: Array, h: Array, y: State) -> PyTree:
-        return self.solver.init(term_of(f), t, t + h, y, None)
+        """The solver's state at the start of an interval."""
+        return self.solver.init(make_term(f), t, t + h, y, None)
 
     def step(self, f, t, h, y, state, lagged=None, dense=True):
+        """The new state, its error, the dense output, the solver's state, and the result."""
         del lagged, dense
         y1, error, info, state, result = self.solver.step(
-            term_of(f), t, t + h, y, None, state, made_jump=False
+            make_term(f), t, t + h, y, None, state, made_jump=False
         )
         return y1, error, info, state, RESULTS.promote(result)
 
     def step_or_stay(self, interval: Interval, t, h, y, state):
-        """The new state, what interpolates, the state of the solver, and the result. A step that
-        fails stays where it begins, so that nothing after it meets infinity or NaN: derivatives of
-        an implicit step solve linear equations, and with these they end in an error."""
-        y1, info, after, result = _any_step(self, interval, t, h, y, state)
-        arrived = _arrived(y1, result)
-        lost = RESULTS.where(result == RESULTS.successful, RESULTS.state_not_finite, result)
+        """The new state, the dense output, the solver's state, and the result.
+
+        A step that fails stays at its start, so that no infinity or NaN gets into later steps. The
+        derivative of an implicit step solves linear equations, which would raise on these.
+        """
+        y1, info, after, result = _step_of_any_solver(self, interval, t, h, y, state)
+        succeeded = _has_succeeded(y1, result)
+        failure = RESULTS.where(result == RESULTS.successful, RESULTS.state_not_finite, result)
         still = jax.tree.map(jnp.zeros_like, info) | {k: y for k in ("y0", "y1") if k in info}
-        y1, info, after = select(arrived, (y1, info, after), (y, still, state))
-        return y1, info, after, RESULTS.where(arrived, result, lost)
+        y1, info, after = select(succeeded, (y1, info, after), (y, still, state))
+        return y1, info, after, RESULTS.where(succeeded, result, failure)
 
 
 @eqx.filter_custom_jvp
-def _any_step(solver: AnySolver, interval: Interval, t, h, y, state):
-    return _step_where(True, solver, interval, t, h, y, state)
+def _step_of_any_solver(solver: AnySolver, interval: Interval, t, h, y, state):
+    return _step_if(True, solver, interval, t, h, y, state)
 
 
-@_any_step.def_jvp
-def _any_step_jvp(primals, tangents):
-    found = _any_step(*primals)
-    arrived = _arrived(found[0], found[-1])
-    _, moved = eqx.filter_jvp(partial(_step_where, arrived), primals, tangents)
+@_step_of_any_solver.def_jvp
+def _step_of_any_solver_jvp(primals, tangents):
+    found = _step_of_any_solver(*primals)
+    succeeded = _has_succeeded(found[0], found[-1])
+    _, moved = eqx.filter_jvp(partial(_step_if, succeeded), primals, tangents)
     return found, moved
 
 
-def _step_where(arrived, solver: AnySolver, interval: Interval, t, h, y, state):
-    """A step of the field where it arrives; elsewhere of the field 0, from which it always does."""
+def _step_if(condition, solver: AnySolver, interval: Interval, t, h, y, state):
+    """A step of the field, or of the field 0 if the condition is false, which always succeeds."""
     field = interval.vector_field(solver.looks_ahead)
 
     def f(t, z):
-        slope = field(t, select(arrived, z, y))
-        return select(arrived, slope, jax.tree.map(jnp.zeros_like, slope))
+        slope = field(t, select(condition, z, y))
+        return select(condition, slope, jax.tree.map(jnp.zeros_like, slope))
 
     y1, _, info, state, result = solver.step(f, t, h, y, state)
     return y1, info, state, result
 
 
-def _arrived(y: State, result: RESULTS) -> Array:
+def _has_succeeded(y: State, result: RESULTS) -> Array:
     return is_finite(y) & (result == RESULTS.successful)
 
 
@@ -174,25 +192,23 @@ Stepper = ExplicitRungeKutta | AnySolver
 
 
 def make_stepper(solver: diffrax.AbstractSolver) -> Stepper:
-    # A wrapped one, such as HalfSolver(Heun()), is an AbstractERK too, and steps in its own way.
+    """Chooses how to take steps of a solver."""
+    # A wrapped solver, such as HalfSolver(Heun()), is an AbstractERK without a tableau.
     if isinstance(solver, diffrax.AbstractERK) and hasattr(solver, "tableau"):
         return ExplicitRungeKutta(solver)
     return AnySolver(solver)
 
 
-def term_of(f: VectorField) -> diffrax.ODETerm:
+def make_term(f: VectorField) -> diffrax.ODETerm:
+    """Makes a term of diffrax from a vector field f(t, y)."""
     return diffrax.ODETerm(lambda t, y, args: f(t, y))
 
 
-def _entry(lagged: PyTree | None, i: int) -> PyTree | None:
-    return None if lagged is None else jax.tree.map(lambda x: x[i], lagged)
-
-
-def _plus(y: State, h: Array, weights: np.ndarray, slopes: list[State]) -> State:
+def _add_slopes(y: State, h: Array, weights: np.ndarray, slopes: list[State]) -> State:
     """y + h * sum(weights * slopes).
 
-    As a product with the stacked slopes, since XLA computes those once: in a sum it copies a cheap
-    slope into every later stage that uses it, and the copies multiply from stage to stage.
+    The sum is a product with the stacked slopes, which XLA computes once. In a plain sum XLA copies
+    a cheap slope into every later stage that uses it, and the copies multiply from stage to stage.
     """
     used = [i for i, w in enumerate(weights[: len(slopes)]) if w != 0]
     if not used:
@@ -206,23 +222,35 @@ def _plus(y: State, h: Array, weights: np.ndarray, slopes: list[State]) -> State
     return jax.tree.map(leaf, y, *(slopes[i] for i in used))
 
 
-def empty_infos(stepper: Stepper, t: Array, y: State, places: tuple[int, ...]) -> PyTree:
-    """Room for the dense output of as many steps as there are `places`."""
+def make_empty_infos(stepper: Stepper, t: Array, y: State, shape: tuple[int, ...]) -> PyTree:
+    """Room for the dense output of steps, in an array of this shape."""
 
     def info():
         f = lambda t, y, lagged=None: y
         return stepper.step(f, t, t, y, stepper.begin(f, t, t, y))[2]
 
     return jax.tree.map(
-        lambda x: jnp.zeros((*places, *x.shape), x.dtype), eqx.filter_eval_shape(info)
+        lambda x: jnp.zeros((*shape, *x.shape), x.dtype), eqx.filter_eval_shape(info)
     )
 
 
-# --- an interval of equal steps -------------------------------------------------------------------
+def read_lags(interval: Interval, stepper: Stepper, t: Array, h: Array) -> PyTree | None:
+    """Reads the lagged states of all stages of a step at once.
+
+    The times of explicit stages are known beforehand, and one read makes a program of half the
+    size. Returns None if there are no lags, or if an implicit step reads them itself.
+    """
+    if interval.lags is None or not isinstance(stepper, ExplicitRungeKutta):
+        return None
+    nodes = t + h * jnp.asarray(stepper.nodes, h.dtype)
+    return jax.vmap(interval.lags.read)(nodes, nodes <= interval.start)
 
 
-def jump(interval: Interval) -> Leg:
-    """An interval over which the field is constant: one evaluation, exact at any length."""
+# --- an interval ----------------------------------------------------------------------------------
+
+
+def integrate_constant(interval: Interval) -> IntervalSolution:
+    """Solves an interval whose field is constant, exactly and with one evaluation."""
     slope = interval.vector_field()(interval.start, interval.y)
 
     def after(fraction):
@@ -230,30 +258,25 @@ def jump(interval: Interval) -> Leg:
             lambda y, k: (y + fraction * interval.length * k).astype(y.dtype), interval.y, slope
         )
 
-    end = after(1.0)
+    y1 = after(1.0)
     ts = jnp.stack([interval.start, interval.end])
-    info = jax.tree.map(lambda x: x[None], {"y0": interval.y, "y1": end})
-    return Leg(end, jax.vmap(after)(interval.save_at), (ts, info))
+    info = jax.tree.map(lambda x: x[None], {"y0": interval.y, "y1": y1})
+    return IntervalSolution(y1, jax.vmap(after)(interval.save_at), (ts, info))
 
 
-class Outcome(NamedTuple):
-    """Whether a way through an interval succeeded, and how far it came."""
+def take_equal_steps(
+    interval: Interval, stepper: Stepper, steps: int, keep_dense: bool, unroll: bool
+) -> tuple[IntervalSolution, Outcome]:
+    """Solves an interval in equal steps. `unroll` replaces the compiled loop by copies of its body.
 
-    result: RESULTS
-    t: Array
-
-
-def march(
-    interval: Interval, stepper: Stepper, steps: int, record: bool, unroll: bool
-) -> tuple[Leg, Outcome]:
-    """`steps` equal steps."""
+    The outcome is that of the first step that failed, if any did.
+    """
     f = interval.vector_field(stepper.looks_ahead)
-    saves = interval.save_at.shape[0]
-    dense = record or saves > 0
+    dense = keep_dense or interval.save_at.shape[0] > 0
     h = interval.length / steps
     starts = interval.start + h * jnp.arange(steps)
-    lagged = jax.vmap(lambda t: lagged_in_step(interval, stepper, t, h))(starts)
-    carries = dense or isinstance(stepper, AnySolver)
+    lagged = jax.vmap(lambda t: read_lags(interval, stepper, t, h))(starts)
+    carries_slope = dense or isinstance(stepper, AnySolver)
 
     def body(carry, x):
         y, slope = carry
@@ -262,39 +285,31 @@ def march(
             y, info, slope, result = stepper.step_or_stay(interval, t, h, y, slope)
         else:
             y, _, info, slope, result = stepper.step(f, t, h, y, slope, lagged, dense)
-        return (y, slope if carries else None), (info if dense else None, result)
+        return (y, slope if carries_slope else None), (info if dense else None, result)
 
-    slope = stepper.begin(f, interval.start, h, interval.y) if carries else None
+    slope = stepper.begin(f, interval.start, h, interval.y) if carries_slope else None
     loop = _unrolled_scan if unroll else lax.scan
     (y, _), (infos, results) = loop(body, (interval.y, slope), (starts, lagged))
-    fractions = jnp.arange(steps + 1, dtype=h.dtype) / steps
-    leg = Leg(
+    ends = jnp.arange(steps + 1, dtype=h.dtype) / steps
+    solution = IntervalSolution(
         y,
-        _interpolated(stepper, interval.save_at, fractions, infos, steps),
-        (interval.start + interval.length * fractions, infos) if record else None,
+        save_equal_steps(stepper.interpolation, interval.save_at, ends, infos),
+        (interval.start + interval.length * ends, infos) if keep_dense else None,
     )
     if isinstance(stepper, ExplicitRungeKutta):
-        return leg, Outcome(RESULTS.successful, interval.end)
-    # The first failure, or success.
+        return solution, Outcome(RESULTS.successful, interval.end)
     first = jnp.argmax(results != RESULTS.successful)
     result = jax.tree.map(lambda x: x[first], results)
     failed = result != RESULTS.successful
-    return leg, Outcome(result, jnp.where(failed, starts[first], interval.end))
-
-
-def lagged_in_step(interval: Interval, stepper: Stepper, t: Array, h: Array) -> PyTree | None:
-    """The lagged states at all stages of a step, whose times are known beforehand: looked up at
-    once they make a program of half the size. None where there are none, or an implicit step looks
-    them up by itself."""
-    if interval.past is None or not isinstance(stepper, ExplicitRungeKutta):
-        return None
-    nodes = t + h * jnp.asarray(stepper.nodes, h.dtype)
-    return jax.vmap(interval.past)(nodes, nodes <= interval.start)
+    return solution, Outcome(result, jnp.where(failed, starts[first], interval.end))
 
 
 def _unrolled_scan(body: Callable, carry: PyTree, xs: PyTree) -> tuple[PyTree, PyTree]:
-    """What `lax.scan` computes. Not its own unrolling, whose backward pass stacks all that the
-    steps keep, and so copies large states twice."""
+    """Computes the same as `lax.scan`.
+
+    The backward pass of `lax.scan(..., unroll=True)` stacks the residuals of all steps, which
+    copies large states twice.
+    """
     ys = []
     for i in range(len(jax.tree.leaves(xs)[0])):
         carry, y = body(carry, jax.tree.map(lambda x: x[i], xs))  # noqa: B023
@@ -302,8 +317,8 @@ def _unrolled_scan(body: Callable, carry: PyTree, xs: PyTree) -> tuple[PyTree, P
     return carry, jax.tree.map(lambda *y: jnp.stack(y), *ys)
 
 
-def stroll(interval: Interval, stepper: Stepper, steps: Int[Array, ""]) -> State:
-    """The end of the interval by a traced number of equal steps: not for reverse mode."""
+def find_final_state(interval: Interval, stepper: Stepper, steps: Int[Array, ""]) -> State:
+    """Final state after a traced number of equal steps. Not reverse-differentiable."""
     f, h = interval.vector_field(stepper.looks_ahead), interval.length / steps
     explicit = isinstance(stepper, ExplicitRungeKutta)
 
@@ -314,16 +329,3 @@ def stroll(interval: Interval, stepper: Stepper, steps: Int[Array, ""]) -> State
 
     state = None if explicit else stepper.begin(f, interval.start, h, interval.y)
     return lax.fori_loop(0, steps, body, (interval.y, state))[0]
-
-
-def _interpolated(stepper, save_at, fractions, infos, steps: int) -> State:
-    """The states at `save_at`, from the dense output of equal steps."""
-    if infos is None or save_at.shape[0] == 0:
-        return None
-    step = jnp.clip(jnp.floor(save_at * steps), 0, steps - 1).astype(int)
-
-    def one(s, j):
-        info = jax.tree.map(lambda x: x[j], infos)
-        return stepper.interpolation(t0=fractions[j], t1=fractions[j + 1], **info).evaluate(s)
-
-    return jax.vmap(one)(save_at, step)

@@ -29,6 +29,7 @@ PACKAGES = {
     "matplotlib": "plot",
     "plotly": "plot",
     "typer": "cli",
+    "platformdirs": "cli",
     "polars": "cli",
     "fastexcel": "cli",
     "dash": "explore",

@@ -54,6 +54,26 @@ CALLS = {
         ValueError,
         ["MLP got a state of shape (3, 1)", "channels"],
     ),
+    "padding to none": (
+        lambda: nn.Conv(1, 4, pad_to=0, key=KEY),
+        ValueError,
+        ["Conv got pad_to=0"],
+    ),
+    "a state without channels": (
+        lambda: nn.NODE(mlp())(jnp.ones(3)),
+        ValueError,
+        ["shape (3,); expected (..., 2)"],
+    ),
+    "a point for an image": (
+        lambda: nn.NODE(nn.Conv(2, 4, key=KEY))(jnp.ones((5, 2))),
+        ValueError,
+        ["(..., height, width, 2)"],
+    ),
+    "unshared fields for a longer span": (
+        lambda: nn.UNPCDDE([mlp()] * 2).solve(jnp.ones(2), t1=2.0),
+        ValueError,
+        ["2 fields for 4 intervals"],
+    ),
     "too little history": (
         lambda: nn.NDDE(mlp(2), steps=1)(ONES),
         ValueError,

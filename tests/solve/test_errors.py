@@ -1,4 +1,4 @@
-"""Bad input gets one clear sentence: what came, what was expected, what to do."""
+"""Bad input and failed solves raise a message that says what was got, expected, and what to do."""
 
 import subprocess
 import sys
@@ -28,7 +28,7 @@ def at(*ts):
     return diffrax.SaveAt(ts=np.array(ts))
 
 
-# What is done, the kind of error, and words that the message must hold: the culprit, the remedy.
+# The call, the type of its error, and words of the message: the culprit and the remedy.
 CASES = {
     "tau zero": (lambda: Hold(0.0), ValueError, ["tau=0.0", "positive", "delays=()"]),
     "tau negative": (lambda: Hold(-1.0), ValueError, ["tau=-1.0", "positive"]),
@@ -123,7 +123,7 @@ CASES = {
     "unknown option": (lambda: solve(rtol=1e-3), TypeError, ["'rtol'", "PIDController"]),
     "misspelt option": (lambda: solve(step=3), TypeError, ["'step'", "steps="]),
     "diffrax's name": (lambda: solve(adjoint=None), TypeError, ["'adjoint'", "gradient="]),
-    "strange option": (lambda: solve(xyzzy=3), TypeError, ["'xyzzy'", "Its options are"]),
+    "strange option": (lambda: solve(xyzzy=3), TypeError, ["'xyzzy'", "Its options are field, t0"]),
     "steps and control": (
         lambda: solve(steps=2, stepsize_controller=diffrax.PIDController(rtol=1e-3, atol=1e-3)),
         ValueError,
@@ -200,7 +200,41 @@ CASES = {
     "a number as delay": (lambda: solve(delays=[1.0]), TypeError, ["1.0", "Hold(1.0)"]),
     "delays a number": (lambda: solve(delays=1.0), TypeError, ["list of Hold and Lag"]),
     "evaluate without dense": (lambda: solve().evaluate(0.5), ValueError, ["dense=True"]),
+    "a solution called": (lambda: solve()(1.5), TypeError, ["sol.evaluate(t)", "dense=True"]),
+    "a solution as past": (lambda: solve(y0=solve()), TypeError, ["sol.evaluate(t)"]),
+    "diffeqsolve's order": (
+        lambda: lagrax.solve(TERM, diffrax.Tsit5(), 0.0, 1.0, 0.1, 1.0),
+        TypeError,
+        ["field, t0, t1, y0, args", "term.vector_field", "solver=solver"],
+    ),
+    "diffeqsolve's order with names": (
+        lambda: lagrax.solve(TERM, diffrax.Tsit5(), t0=0.0, t1=1.0, dt0=0.1, y0=1.0),
+        TypeError,
+        ["field, t0, t1, y0, args", "dt0=dt0"],
+    ),
+    "no state": (lambda: lagrax.solve(field, 0.0, 1.0), TypeError, ["missing", "y0"]),
+    "event": (lambda: solve(event=None), TypeError, ["'event'", "sol.evaluate"]),
+    "discrete event": (
+        lambda: solve(discrete_terminating_event=None), TypeError, ["saved states"]
+    ),
+    "terms": (lambda: solve(terms=TERM), TypeError, ["'terms'", "term.vector_field"]),
+    "solver state": (lambda: solve(solver_state=0), TypeError, ["y0=earlier.evaluate"]),
+    "controller state": (lambda: solve(controller_state=0), TypeError, ["y0=earlier.evaluate"]),
+    "made_jump": (lambda: solve(made_jump=True), TypeError, ["jump_ts"]),
+    "a list of numbers negated": (
+        lambda: lagrax.solve(lambda t, y, args: -y, 0.0, 1.0, [1.0, 2.0]),
+        TypeError,
+        ["list of 2 numbers", "y0=jnp.array"],
+    ),
+    "an array for a list of numbers": (
+        lambda: lagrax.solve(lambda t, y, args: jnp.array(y), 0.0, 1.0, [1.0, 2.0]),
+        ValueError,
+        ["structure of y", "list of 2 numbers", "y0=jnp.array"],
+    ),
 }  # fmt: skip
+
+
+TERM = diffrax.ODETerm(lambda t, y, args: -y)
 
 
 def _two(history):
@@ -218,7 +252,7 @@ def test_bad_input(case, unchecked):
     call, kind, words = CASES[case]
     with pytest.raises(kind) as caught:
         call()
-    message = str(caught.value)
+    message = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
     for word in words:
         assert word in message, message
 
@@ -227,12 +261,38 @@ def test_an_error_of_the_field_itself_is_passed_on():
     def broken(t, y, args, *, history):
         raise ValueError("my own trouble")
 
-    with pytest.raises(ValueError, match="my own trouble"):
+    with pytest.raises(ValueError, match="my own trouble") as caught:
         solve(broken)
+    assert "one entry for each delay" in caught.value.__notes__[0]
 
 
-def test_an_interval_that_takes_many_times_its_share_of_steps():
-    """With a lag the steps of an interval are kept, of twenty at most four times their share."""
+def test_a_list_of_numbers_is_a_pytree():
+    sol = lagrax.solve(lambda t, y, args: [y[1], -y[0]], 0.0, 1.0, [0.0, 1.0])
+    np.testing.assert_allclose(sol.ys, np.array([[np.sin(1.0)], [np.cos(1.0)]]), rtol=1e-4)
+
+
+@pytest.mark.parametrize("gradient", [Checkpointed(), Adjoint()], ids=["checkpointed", "adjoint"])
+@pytest.mark.parametrize("transform", [jax.jvp, jax.jacfwd], ids=["jvp", "jacfwd"])
+def test_forward_mode_without_direct_names_direct(transform, gradient):
+    end = lambda y0: solve(y0=y0, gradient=gradient).ys[-1]
+    with pytest.raises(TypeError, match=r"forward mode.*gradient=lagrax\.Direct\(\)"):
+        transform(end, (1.0,), (1.0,)) if transform is jax.jvp else transform(end)(1.0)
+
+
+def test_a_blow_up_does_not_ask_for_more_steps_first(x64):
+    """x' = x^2 from 1 is infinite at t = 1."""
+    options = {"stepsize_controller": diffrax.PIDController(rtol=1e-10, atol=1e-12)}
+    with pytest.raises(lagrax.SolveError) as caught:
+        lagrax.solve(lambda t, x, args: x**2, 0.0, 3.0, 1.0, max_steps=900, **options)
+    message = str(caught.value)
+    assert message.startswith("The solution probably becomes infinite")
+    assert message.index("More steps do not help") < message.index("raise `max_steps`")
+    assert "failed at t = 1" in message or "failed at t = 0.999" in message
+    message = lagrax.RESULTS[lagrax.RESULTS.max_steps_reached]
+    assert message.index("without bound") < message.index("raise `max_steps`")
+
+
+def test_an_interval_with_a_lag_may_take_four_times_its_share_of_steps():
 
     def field(t, y, args, *, history):
         return -history[0] + jnp.where(t < 1, jnp.cos(1000 * t), 0)
@@ -249,7 +309,7 @@ def test_an_interval_that_takes_many_times_its_share_of_steps():
 
 
 def test_max_steps_reached():
-    with pytest.raises(lagrax.SolveError, match=r"maximum number.*max_steps.*t = "):
+    with pytest.raises(lagrax.SolveError, match=r"maximum number.*t = "):
         solve(max_steps=2)
     sol = solve(max_steps=2, throw=False)
     assert sol.result == lagrax.RESULTS.max_steps_reached
@@ -347,18 +407,16 @@ def test_more_intervals_than_steps():
         solve(t1=500.0, max_steps=300)
 
 
-def test_the_ends_of_steps_have_room_for_a_share():
-    """Of fifty intervals each may take four times its share of the steps, or 1024."""
+def test_an_interval_may_take_1024_steps():
+    """One of fifty intervals may take four times its share of the steps, or 1024."""
     wild = lambda t, y, args, *, history: -history[0] + jnp.where(t < 1, jnp.cos(4000 * t), 0)
     few, more = [solve(wild, t1=50.0, max_steps=n, throw=False) for n in (10_000, 100_000)]
     assert few.result == lagrax.RESULTS.max_steps_reached
     assert few.stats["num_accepted_steps"] == 1024
+    with pytest.raises(lagrax.SolveError, match=r"four times its share of max_steps=10000"):
+        solve(wild, t1=50.0, max_steps=10_000)
     assert more.result == lagrax.RESULTS.successful
     assert more.stats["num_accepted_steps"] > 1024
-
-
-def test_results_print_their_remedy():
-    assert "use more `steps`" in lagrax.RESULTS[lagrax.RESULTS.state_not_finite]
 
 
 def test_without_matplotlib_an_example_says_what_to_install(tmp_path):

@@ -1,0 +1,105 @@
+"""How the intervals of a solve are stepped through, decided once for all of them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import diffrax
+import equinox as eqx
+
+from .delays import Delay, Hold, Lag
+from .field import Field
+from .grid import Grid
+from .saving import list_subs
+from .steps import Stepper, make_stepper
+
+
+class Method(eqx.Module):
+    """How every interval is stepped through, apart from the interval's own data.
+
+    - `stepper`: takes one step.
+    - `steps`: the number of equal steps in each interval, or None for adaptive steps.
+    - `controller`, `dt0`, `step_ts`: for adaptive steps, their control, the length of the first
+      one, and times at which a step must end. None if not given.
+    - `max_steps`: the most adaptive steps in the whole solve, `room` in one interval.
+    - `keep_dense`: whether dense output of the steps is kept.
+    - `is_continuous`: whether held and lagged states are continuous at breakpoints.
+    """
+
+    stepper: Stepper
+    steps: int | None
+    controller: diffrax.AbstractStepSizeController | None
+    dt0: Any
+    step_ts: Any
+    max_steps: int
+    room: int
+    keep_dense: bool
+    is_continuous: bool
+
+    def keeps_slope(self, field: Field) -> bool:
+        """Whether the last slope of an interval is the first one of the next interval."""
+        return self.is_continuous and not field.may_jump
+
+    def unrolls_steps(self, field: Field) -> bool:
+        """Whether the equal steps of one interval are unrolled."""
+        return field.has_products and self._is_short(1)
+
+    def unrolls_intervals(self, field: Field, intervals: int) -> bool:
+        """Whether the equal steps of all intervals are unrolled."""
+        return field.has_products and self._is_short(intervals)
+
+    def _is_short(self, intervals: int) -> bool:
+        """Whether there are so few evaluations that a compiled loop costs more than it saves.
+
+        The limit trades run time for compile time. benchmarks/NOTES.md has the gain on a GPU.
+        """
+        cost = self.stepper.evaluations(True)
+        return (
+            self.steps is not None and cost is not None and intervals * self.steps * cost[1] <= 32
+        )
+
+
+def make_method(
+    solver: diffrax.AbstractSolver,
+    controller: diffrax.AbstractStepSizeController | None,
+    *,
+    steps: int | None,
+    dt0: Any,
+    step_ts: Any,
+    max_steps: int,
+    delays: Sequence[Delay],
+    has_past: bool,
+    is_shared: bool,
+    grid: Grid,
+    saveat: diffrax.SaveAt,
+) -> Method:
+    """Decides how to step through the intervals.
+
+    `has_past` says that the past is a function, `is_shared` that all intervals have one field.
+    """
+    stepper = make_stepper(solver)
+    keep_dense = bool(grid.num_dense or saveat.dense or any(sub.steps for sub in list_subs(saveat)))
+    # A held state jumps at its instants. A lagged one jumps if the past does not end in y0.
+    jumps = any(isinstance(d, Hold) or (has_past and isinstance(d, Lag)) for d in delays)
+    return Method(
+        stepper=stepper,
+        steps=steps,
+        controller=controller,
+        dt0=dt0,
+        step_ts=step_ts,
+        max_steps=max_steps,
+        room=_find_room(steps, max_steps, grid.num_intervals, keep_dense),
+        keep_dense=keep_dense,
+        is_continuous=stepper.state_is_slope and is_shared and not jumps,
+    )
+
+
+def _find_room(steps: int | None, max_steps: int, intervals: int, keep_dense: bool) -> int:
+    """The most steps in one interval, for which memory is kept.
+
+    The ends of all steps are kept for the gradient, and the steps themselves if `keep_dense`. An
+    interval may take all of `max_steps`. If there are many intervals it may take four times its
+    share, so that the others need less memory.
+    """
+    if steps is not None:
+        return steps
+    return min(max_steps, max(256 if keep_dense else 1024, 4 * max_steps // intervals))

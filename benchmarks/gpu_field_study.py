@@ -1,8 +1,8 @@
 """How should the paper's convolutional field be written so that an H200 runs it fast?
 
-One NVIDIA H200, JAX 0.11.2, batch 256 of 32x32x3, a whole training step (gradient and Adam), median
-of 9 batches of 10 steps, one run of this script; TFLOP/s on the unpadded mathematics. NODE is RK4 x
-4, the others one midpoint step an interval.
+The table shows a whole training step (gradient and Adam) on one NVIDIA H200 with JAX 0.11.2, batch
+256 of 32x32x3: the median of 9 batches of 10 steps in one run of this script. TFLOP/s count the
+unpadded operations. NODE takes RK4 x 4, the others one midpoint step an interval.
 
     field                                                 NPCDDE5              NODE
     three convolutions in bf16, scan over intervals       10.4 ms  115 TF/s    16.2 ms  119 TF/s
@@ -12,13 +12,13 @@ of 9 batches of 10 steps, one run of this script; TFLOP/s on the unpadded mathem
     this derivative, f32 data on tf32 units               10.5 ms  114         16.2 ms  119
     the same, only the 3x3 weight gradient on f16          7.7 ms  155         11.9 ms  162
 
-The table predates one change, turning the head's weights instead of the state (planar only). On
-another card of the kind, with it, the NPCDDE5 rows of 245 and 249 TF/s were 250 and 252; identical
-programs differed by 1.2 % between cards, so most of that may be the card. NOTES.md has what was
-tried and why, and results/gpu_field_study.json every row.
+The table was measured before one change, which transposes the head's weights instead of the state
+(planar layout only). With it, on another card of the same type, the NPCDDE5 rows of 245 and 249
+TF/s were 250 and 252. Identical programs differed by 1.2 % between cards, so most of this may be
+the card. NOTES.md lists all attempts and their reasons, and results/gpu_field_study.json all rows.
 
-Run it with `python benchmarks/gpu_field_study.py --out DIR` (a CUDA GPU with JAX; four minutes), or
-with `--tiny` anywhere to check the mathematics alone. It prints a table and writes JSON lines.
+`python benchmarks/gpu_field_study.py --out DIR` needs a CUDA GPU with JAX and takes four minutes.
+It prints a table and writes JSON lines. `--tiny` checks only the mathematics and runs anywhere.
 """
 
 import argparse

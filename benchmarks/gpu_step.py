@@ -1,14 +1,14 @@
 """How long is one training step of the paper's image models on a GPU?
 
-NODE, NPCDDE5 and UNPCDDE5 with the paper's filters, on random data of CIFAR-10's shape, batch 256:
-loss, gradient, Adam. The same function, parameters and data in torchdiffeq, in diffrax with a loop
-over the intervals, and in lagrax with adaptive and with fixed steps; then an epoch in one program.
-The others have the field as plain convolutions, lagrax its own `Conv`: a derivative by hand, with
-the 3x3 weight gradient on f16 operands also in f32. By gpu_field_study.py that is worth 1.8 times
-in f32; no row here tells it apart from the rest.
+A step consists of loss, gradient and Adam for NODE, NPCDDE5 and UNPCDDE5 with the paper's filters,
+on random data of CIFAR-10's shape, batch 256. torchdiffeq, diffrax with a loop over the intervals,
+and lagrax with adaptive and with fixed steps use the same function, parameters and data. Another
+program trains an epoch. The others compute the field as plain convolutions. lagrax uses its `Conv`,
+which has a hand-written derivative and computes the 3x3 weight gradient on f16 operands also in
+f32. According to gpu_field_study.py this makes f32 1.8 times as fast; no row here isolates it.
 
-One NVIDIA H200, JAX 0.11.2, PyTorch 2.11, torchdiffeq 0.2.5, diffrax 0.7.2; one run, medians of
-five timings. Milliseconds a step:
+One NVIDIA H200, JAX 0.11.2, PyTorch 2.11, torchdiffeq 0.2.5, diffrax 0.7.2; medians of five timings
+in one run. Milliseconds a step:
 
     program                       inside the field      NODE  NPCDDE5  UNPCDDE5
     torchdiffeq dopri5, direct    f32 (tf32)            53.5    221.3    145.7
@@ -20,12 +20,13 @@ five timings. Milliseconds a step:
     lagrax fixed steps            bf16                   5.7      5.0      3.1
     lagrax fixed steps            f16                    5.6      4.9      3.2
 
-Adaptive rows are at rtol = atol = 1e-3; fixed steps are two of Tsit5 (NODE) or one midpoint step an
-interval. results/gpu_step.json has evaluations, TFLOP/s and the goals, NOTES.md what was tried.
+Adaptive rows use rtol = atol = 1e-3. Fixed steps are two Tsit5 steps (NODE) or one midpoint step an
+interval. results/gpu_step.json holds evaluations, TFLOP/s and the goals. NOTES.md lists all
+attempts.
 
-Run it with `python benchmarks/gpu_step.py` (a CUDA GPU with JAX, PyTorch and torchdiffeq; some five
-minutes). It prints a table and the goals, and writes results/gpu_step.json. A row whose packages
-are absent says so, and `--tiny` checks that everything runs, anywhere.
+`python benchmarks/gpu_step.py` needs a CUDA GPU with JAX, PyTorch and torchdiffeq and takes about
+five minutes. It prints a table and the goals, and writes results/gpu_step.json. It names rows whose
+packages are missing. `--tiny` checks that everything runs, anywhere.
 """
 
 import argparse

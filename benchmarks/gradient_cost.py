@@ -1,11 +1,11 @@
 """What do the three gradients cost?
 
-The gradient of a mean square at the end with respect to the weights of a field, an MLP of 16 states
-and as many held ones (hidden layers of 64 and 64), batch 1024, float32, Tsit5 with equal steps, for
+This script differentiates a mean square at the end with respect to the weights of a field, for
 `Direct`, `Checkpointed` and `Adjoint`, and for diffrax with a scan over the intervals and its
-`RecursiveCheckpointAdjoint`. Memory is XLA's for the temporary buffers of the compiled gradient,
-known before it runs. The error of a gradient is relative to `Direct` in float64 with 256 steps an
-interval, as good as that of the equation.
+`RecursiveCheckpointAdjoint`. The field is an MLP of 16 states and 16 held ones (hidden layers of 64
+and 64); batch 1024, float32, Tsit5 with equal steps. Memory is the size of the temporary buffers of
+the compiled gradient, as reported by XLA. The error of a gradient is relative to `Direct` in
+float64 with 256 steps an interval, which is as accurate as the gradient of the equation.
 
 Times are medians of three timings in one run. Memory in MB:
 
@@ -15,10 +15,10 @@ Times are medians of three timings in one run. Memory in MB:
     Adjoint                   6        6        6        6        13        38
     diffrax                   7        8       12       18        67       256
 
-Direct keeps every stage of every step, Checkpointed those of one interval and the knots, Adjoint
-the knots. diffrax keeps the state at some steps and so needs less than Checkpointed within an
-interval, and more at 256 of them. The error of the gradient in float64 is 4e-3, 6e-7, 2e-10 and
-3e-13 with 1, 4, 16 and 64 steps, Adjoint's as Direct's; in float32 it stays at 3e-6.
+Direct stores every stage of every step, Checkpointed the stages of one interval and the knots, and
+Adjoint the knots. diffrax stores the state at some steps, so it needs less than Checkpointed within
+an interval, and more with 256 intervals. The error of the gradient in float64 is 4e-3, 6e-7, 2e-10
+and 3e-13 with 1, 4, 16 and 64 steps, for Adjoint as for Direct. In float32 it stays at 3e-6.
 
 Measured on AMD EPYC, 2 cores, python 3.11.7, lagrax 0.1.0, jax 0.10.2, diffrax 0.7.2, equinox
 0.13.8:
@@ -31,9 +31,9 @@ Measured on AMD EPYC, 2 cores, python 3.11.7, lagrax 0.1.0, jax 0.10.2, diffrax 
     1.17     ≥ 1 met       diffrax's time over Checkpointed's, 8 intervals of 16 steps
     2.53e-13 ≤ 1e-08 met   Adjoint: gradient's error in float64, 64 steps
 
-Run it with `.venv-bench/bin/python benchmarks/gradient_cost.py` (three minutes). It prints the
-table and the goals, and writes results/gradient_cost.json and a picture beside it. `--tiny` checks
-that everything runs.
+`.venv-bench/bin/python benchmarks/gradient_cost.py` takes three minutes. It prints the table and
+the goals, and writes results/gradient_cost.json and a picture. `--tiny` checks that everything
+runs.
 """
 
 from collections.abc import Callable
@@ -154,8 +154,8 @@ def program(way: str, intervals: int, steps: int) -> Callable:
     return gradient_of(with_lagrax(WAYS[way], intervals, steps))
 
 
-def compiled(way: str, intervals: int, steps: int, batch: int, dtype=jnp.float32):
-    """The compiled gradient and what it is called with."""
+def compile_gradient(way: str, intervals: int, steps: int, batch: int, dtype=jnp.float32):
+    """Returns the compiled gradient and its arguments."""
     weights, rest = eqx.partition(network(dtype), eqx.is_inexact_array)
     gradient, y0 = program(way, intervals, steps), starts(batch, dtype)
     run = jax.jit(lambda weights, y0: gradient(weights, rest, y0))
@@ -172,12 +172,12 @@ def shapes(size: Size) -> list[tuple[int, int]]:
 
 
 def cost_rows(size: Size) -> list[dict]:
-    """Memory everywhere; time where it does not take too long."""
+    """Returns memory for all shapes, and times for the short ones."""
     rows = []
     for intervals, steps in shapes(size):
         calls, found = {}, []
         for way in (*WAYS, PEER):
-            run, arguments = compiled(way, intervals, steps, size.batch)
+            run, arguments = compile_gradient(way, intervals, steps, size.batch)
             memory = run.memory_analysis().temp_size_in_bytes / 1e6
             found.append({"way": way, "intervals": intervals, "steps": steps, "mb": memory})
             if intervals * steps <= size.timed:
@@ -200,13 +200,15 @@ def error_rows(size: Size) -> list[dict]:
     Checkpointed and diffrax are Direct's to rounding.)"""
     rows, intervals = [], size.at_intervals
     with jax.enable_x64(True):
-        run, arguments = compiled("Direct", intervals, size.accurate, size.judged, jnp.float64)
+        run, arguments = compile_gradient(
+            "Direct", intervals, size.accurate, size.judged, jnp.float64
+        )
         exact = flat(run(*arguments))
     for dtype in ("float64", "float32"):
         for steps in size.steps:
             for way in ("Direct", "Adjoint"):
                 with jax.enable_x64(dtype == "float64"):
-                    run, arguments = compiled(way, intervals, steps, size.judged, dtype)
+                    run, arguments = compile_gradient(way, intervals, steps, size.judged, dtype)
                     found = flat(run(*arguments))
                 error = float(np.linalg.norm(found - exact) / np.linalg.norm(exact))
                 rows.append({"way": way, "dtype": dtype, "intervals": intervals})

@@ -1,8 +1,9 @@
 """What does `hold(history)` save?
 
-One training step (value and gradient, jitted, Tsit5 with equal steps, float32), with a field that
-is split in `hold(history)` and `__call__`, and with the same field joining its history to the state
-at every evaluation. Medians of 40 turns in one run, in which the two forms alternate.
+This script times a training step (value and gradient, jitted, Tsit5 with equal steps, float32) in
+two forms: with a field that is split into `hold(history)` and `__call__`, and with the same field
+joining its history to the state at every evaluation. Times are medians of 40 turns in one run, in
+which the two forms alternate.
 
 Measured on AMD EPYC, 2 cores, python 3.11.7, lagrax 0.1.0, jax 0.10.2, diffrax 0.7.2, equinox
 0.13.8:
@@ -12,9 +13,9 @@ Measured on AMD EPYC, 2 cores, python 3.11.7, lagrax 0.1.0, jax 0.10.2, diffrax 
     1.28     ≥ 1 met       wide, Direct: joined over split, in time
     1.39     ≥ 1 met       wide, Checkpointed: joined over split, in time
 
-For convolutions on a GPU the answer is another one, see NOTES.md.
+For convolutions on a GPU the answer differs: see NOTES.md.
 
-Run it with `python benchmarks/hold_split.py` (a minute); it prints the table and writes the rows.
+`python benchmarks/hold_split.py` takes a minute. It prints the table and writes the rows.
 """
 
 from dataclasses import dataclass

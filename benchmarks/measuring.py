@@ -1,5 +1,4 @@
-"""What every benchmark does alike: time calls that take turns, name the machine, judge the goals,
-and write one JSON file."""
+"""Times calls in turns, describes the machine, judges goals and writes JSON, for all benchmarks."""
 
 import argparse
 import json
@@ -18,18 +17,23 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def options_for(question: str, path: Path) -> argparse.Namespace:
-    """What every script takes: `--out`, and `--tiny` to see that all of it runs."""
+    """Parses the options of every script: `--out`, and `--tiny` for a short check."""
     parser = argparse.ArgumentParser(description=question)
     parser.add_argument("--out", type=Path, default=path, help="the JSON file to write")
-    parser.add_argument("--tiny", action="store_true", help="small and few, without meaning")
+    parser.add_argument(
+        "--tiny", action="store_true", help="run small cases, whose times mean nothing"
+    )
     return parser.parse_args()
 
 
 def milliseconds(
     calls: Mapping[str, Callable[[], Any]], *, repeats: int = 20, seconds: float = 0.05
 ) -> dict[str, float]:
-    """The median time of each call. The calls take turns, so that whatever else the machine does
-    meets all of them alike; each turn lasts about `seconds`. JAX's answers are waited for."""
+    """Returns the median time of each call in milliseconds.
+
+    The calls take turns of about `seconds`, so that other load affects all of them alike. Waits
+    for JAX's results.
+    """
     inner = {}
     for name, call in calls.items():
         jax.block_until_ready(call())
@@ -48,7 +52,7 @@ def milliseconds(
 
 
 def at_least(name: str, value: float, goal: float) -> dict[str, Any]:
-    """A goal that is met by `value` or more. A value that could not be had (NaN) misses it."""
+    """Returns a goal that is met if `value` is at least `goal`. A missing value (NaN) misses it."""
     return {"name": name, "value": value, "goal": goal, "met": value >= goal, "better": "higher"}
 
 
@@ -59,8 +63,10 @@ def at_most(name: str, value: float, goal: float) -> dict[str, Any]:
 def fastest_as_accurate(
     rows: list[dict], row: dict, *, floor: float, time: str = "ms"
 ) -> dict[str, Any] | None:
-    """Of lagrax's rows on the same problem, the fastest whose error is not above that of `row`.
-    Rounding does not decide: errors count as equal within 5 % and below `floor`."""
+    """Returns the fastest of lagrax's rows on the same problem that is as accurate as `row`.
+
+    Errors count as equal within 5 % and below `floor`, so that rounding does not decide.
+    """
     limit = 1.05 * max(row["error"], floor)
     own = [r for r in rows if r["library"] == "lagrax" and r["problem"] == row["problem"]]
     accurate = [r for r in own if time in r and max(r["error"], floor) <= limit]
@@ -68,15 +74,15 @@ def fastest_as_accurate(
 
 
 def torch_threads(call: Callable[[], Any]) -> int:
-    """How many threads, one or all, let PyTorch do `call` faster. It is left with so many."""
+    """Sets PyTorch to one thread or all, whichever runs `call` faster, and returns the number."""
     import torch
 
     def of(threads):
-        def limited():
+        def call_with_threads():
             torch.set_num_threads(threads)
             return call()
 
-        return limited
+        return call_with_threads
 
     choices = {str(n): of(n) for n in sorted({1, os.cpu_count() or 1})}
     times = milliseconds(choices, repeats=7, seconds=0.0)

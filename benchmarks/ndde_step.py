@@ -1,17 +1,17 @@
 """How long is one step with a true delay?
 
-Hutchinson's equation x' = a x(t) (1 - x(t - tau)), 100 starts over ten delays with 21 samples, and
-the gradient of a mean square with respect to a and tau; and a network 2-10-10-1 in its place that
-has learnt the equation, over three delays with 31 samples, and the gradient with respect to its
-weights. In float32, with lagrax's `Lag` and with torchdde, which has the better of one and all
-threads. Steps are equal ones in each delay unless said otherwise.
+The first problem is Hutchinson's equation x' = a x(t) (1 - x(t - tau)) from 100 starts over ten
+delays with 21 samples, and the gradient of a mean square with respect to a and tau. The second one
+is a network 2-10-10-1 that has learned the equation, over three delays with 31 samples, and the
+gradient with respect to its weights. lagrax uses `Lag`; torchdde has the better of one thread and
+all threads. All is in float32. Steps are equal in each delay unless a row says otherwise.
 
-Errors are the largest of all samples, against 64 steps in float64, which agree with the method of
-steps on scipy's DOP853. Each of torchdde's programs is compared with the fastest of lagrax whose
-error is not larger (within 5 %; errors below 5e-6 are rounding and count as equal). The goals take
-the smallest ratio of all programs whose error is below 0.05.
+An error is the largest of all samples, compared with 64 steps in float64, which agree with the
+method of steps on SciPy's DOP853. Each program of torchdde is compared with lagrax's fastest
+program whose error is not larger (within 5 %; errors below 5e-6 are rounding and count as equal).
+The goals take the smallest ratio over all programs whose error is below 0.05.
 
-One run, medians of seven turns.
+Times are medians of seven turns in one run.
 
 Measured on AMD EPYC, 2 cores, python 3.11.7, lagrax 0.1.0, jax 0.10.2, diffrax 0.7.2, equinox
 0.13.8, torch 2.13.0+cpu, torchdde 0.1.3, scipy 1.17.1:
@@ -21,14 +21,15 @@ Measured on AMD EPYC, 2 cores, python 3.11.7, lagrax 0.1.0, jax 0.10.2, diffrax 
     40       ≥ 30 met      torchdde over lagrax at equal error, network, solve, in time
     31.3     ≥ 30 met      torchdde over lagrax at equal error, network, gradient, in time
 
-The gradients of torchdde are those of backpropagation. Its adjoint was measured too, and in version
-0.1.3 is off by a hundred times the gradient's size and more. Direct ones of Hutchinson's equation
-are off by 1.2 and 0.6 % with 2 and 4 steps of Dopri5. lagrax's programs were chosen with torchdde's
-errors in view. The same program differs by up to 1.5 times from run to run.
+torchdde's gradients are computed by backpropagation. Its adjoint was measured as well; in version
+0.1.3 its error exceeds a hundred times the size of the gradient. The direct gradients of
+Hutchinson's equation have errors of 1.2 and 0.6 % with 2 and 4 steps of Dopri5. lagrax's programs
+were chosen after torchdde's errors were known. Times of one program differ by up to 1.5 times
+between runs.
 
-Run it with `python benchmarks/ndde_step.py` in an environment with requirements.txt (five to seven
-minutes on the machine above). It prints the rows and the goals and writes results/ndde_step.json.
-Without torchdde its rows are left out and it says so; `--tiny` checks that it runs.
+`python benchmarks/ndde_step.py` needs requirements.txt and takes five to seven minutes on the
+machine above. It prints the rows and the goals, and writes results/ndde_step.json. Without torchdde
+it leaves its rows out and says so. `--tiny` checks that everything runs.
 """
 
 from collections.abc import Callable

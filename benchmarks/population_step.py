@@ -1,23 +1,24 @@
 """How long is one training step on the population equation?
 
-The paper's NPCDDE (field 2-10-10-1, tanh, no biases), 100 series on [0, 3] with 31 samples each:
-mean square, gradient, Adam, in float32. The same parameters and series in lagrax, in a scan of
-diffrax's `diffeqsolve` over the three intervals, and in loops over them around torchdiffeq and
-torchode. All have the held state's share of the first layer once an interval. Two fields: as it is
-at the start, and after 1,000 steps of training; at learning rate zero every step is the same one.
+A step trains the paper's NPCDDE (field 2-10-10-1, tanh, no biases) on 100 series on [0, 3] with 31
+samples each: mean square, gradient and Adam in float32. lagrax, a scan of diffrax's `diffeqsolve`
+over the three intervals, and loops over them around torchdiffeq and torchode use the same
+parameters and series. All compute the held state's part of the first layer once an interval. The
+field is taken at the start and after 1,000 steps of training. The learning rate is zero, so that
+all steps are alike.
 
-`call_ms` is a step in a call of its own, `ms` for JAX's programs one of 20 in a compiled loop, as
-`lagrax.training` runs them and any user of diffrax can. PyTorch has the better of one and all
-threads. `torch.compile` and `torch.jit` were not tried.
+`call_ms` is the time of a step in a call of its own. `ms` is, for JAX's programs, the time of one
+of 20 steps in a compiled loop, as `lagrax.training` runs them and any user of diffrax can. PyTorch
+has the better of one thread and all threads. `torch.compile` and `torch.jit` were not tried.
 
-Errors are the largest of all samples, against 100 steps an interval in float64, which agree with
-scipy's DOP853. Each program of a peer is compared with the fastest of lagrax whose error is not
-larger (within 5 %; errors below 2e-6 are rounding and count as equal). The goals take, over both
-fields and for both times, a library's fastest program with an error below 0.01, and of all such
-programs the one hardest to beat. lagrax's programs were chosen with the peers' errors in view; a
-solver of lagrax that meets a peer's error closely is a fair rival, but it was looked for.
+An error is the largest of all samples, compared with 100 steps an interval in float64, which agree
+with SciPy's DOP853. Each program of another library is compared with lagrax's fastest program whose
+error is not larger (within 5 %; errors below 2e-6 are rounding and count as equal). Over both
+fields and for both times, the goals take a library's fastest program with an error below 0.01, and
+among such programs the one that is hardest to beat. lagrax's programs were chosen after the others'
+errors were known: a solver with nearly the same error is a fair comparison, but it was selected.
 
-One run, medians of ten turns; first calls are medians of three.
+Times are medians of ten turns in one run; first calls are medians of three.
 
 Measured on AMD EPYC, 2 cores, python 3.11.7, lagrax 0.1.0, jax 0.10.2, diffrax 0.7.2, equinox
 0.13.8, torch 2.13.0+cpu, torchdiffeq 0.2.5, torchode 1.0.1, scipy 1.17.1, optax 0.2.8:
@@ -57,10 +58,9 @@ Measured on AMD EPYC, 2 cores, python 3.11.7, lagrax 0.1.0, jax 0.10.2, diffrax 
     1.57     ≤ 1 missed    lagrax over diffrax, Tsit5 at 1e-3: first call
     1.45     ≤ 1 missed    lagrax over diffrax, Tsit5, 1 step: first call
 
-Run it with `python benchmarks/population_step.py` in an environment with requirements.txt (six to
-eight minutes on the machine above). It prints the rows and the goals and writes
-results/population_step.json. Without PyTorch's libraries their rows are left out and it says so;
-`--tiny` checks that it runs.
+`python benchmarks/population_step.py` needs requirements.txt and takes six to eight minutes on the
+machine above. It prints the rows and the goals, and writes results/population_step.json. Without
+PyTorch's libraries it leaves their rows out and says so. `--tiny` checks that everything runs.
 """
 
 import statistics

@@ -1,14 +1,15 @@
 """How many trajectories a second?
 
-The population equation x' = 2 x (1 - x(floor t)) over 100 units of time from 100,000 starts to
-their ends: lagrax, diffrax with a scan over the intervals, and scipy's `solve_ivp` interval by
-interval. Hutchinson's equation x' = 1.8 x (1 - x(t - 1)) over 20 units: lagrax and jitcdde. Each is
-set so that the largest error at any knot is below 1e-4 (by up to five times), against the exact
-solution (Hutchinson's: scipy at 1e-12), and that error is measured along.
+The first problem is the population equation x' = 2 x (1 - x(floor t)) over 100 units of time from
+100,000 starts, solved by lagrax, by diffrax with a scan over the intervals, and by SciPy's
+`solve_ivp` interval by interval. The second one is Hutchinson's equation x' = 1.8 x (1 - x(t - 1))
+over 20 units, solved by lagrax and jitcdde. Tolerances and steps are chosen so that the largest
+error at any knot is below 1e-4 (by up to five times), compared with the exact solution (Hutchinson:
+SciPy at 1e-12). That error is measured in the same run.
 
-Medians of five timings (three for scipy and jitcdde) in one run, each in its best layout. What
-would take too long is extrapolated to 100,000: from 10,000 trajectories (lagrax with a lag, scipy
-as one state), 50 (jitcdde), 10 (scipy one after the other).
+Times are medians of five timings (three for SciPy and jitcdde) in one run, each in its best layout.
+Slow cases are extrapolated to 100,000 trajectories: from 10,000 (lagrax with a lag, SciPy as one
+state), 50 (jitcdde) or 10 (SciPy one after the other).
 
 Measured on AMD EPYC, 2 cores, python 3.11.7, lagrax 0.1.0, jax 0.10.2, diffrax 0.7.2, equinox
 0.13.8, scipy 1.17.1, jitcdde 1.8.3:
@@ -23,14 +24,13 @@ Measured on AMD EPYC, 2 cores, python 3.11.7, lagrax 0.1.0, jax 0.10.2, diffrax 
     0.00377  ≤ 0.1 met     time against trajectories, logarithmic: distance of the slope from 1
     0.00904  ≤ 0.1 met     time against intervals, logarithmic: distance of the slope from 1
 
-Time grows in proportion to trajectories and intervals, and a trajectory stops getting cheaper at
-about a thousand at a time: their states come from the caches then, faster than main memory streams.
-As one state of 10,000 or more the solve is slower, so solve large batches in chunks (`jax.lax.map`
-over 1000 trajectories at a time).
+Time grows in proportion to trajectories and intervals. A trajectory is cheapest with about a
+thousand at a time, because their states fit in the caches. A state of 10,000 or more is slower, so
+solve large batches in chunks (`jax.lax.map` over 1000 trajectories at a time).
 
-Run it with `.venv-bench/bin/python benchmarks/throughput.py` (three minutes). It prints the tables
-and the goals, and writes results/throughput.json and a picture beside it. A row whose package is
-absent says so, and `--tiny` checks that everything runs.
+`.venv-bench/bin/python benchmarks/throughput.py` takes three minutes. It prints the tables and the
+goals, and writes results/throughput.json and a picture. It names rows whose package is missing.
+`--tiny` checks that everything runs.
 """
 
 import contextlib
@@ -333,8 +333,10 @@ def peer_rows(size: Size) -> list[dict]:
 
 
 def gigabytes_a_second(numbers: int, repeats: int) -> float:
-    """Of adding two long arrays: two are read, one is written. Many times in one program, as the
-    first touch of new memory takes longer than the addition."""
+    """Measures the memory bandwidth by adding two long arrays: two are read, one is written.
+
+    One program adds many times, because the first access to new memory takes longer.
+    """
     times, x, y = 20, jnp.ones(numbers), jnp.ones(numbers)
     add = jax.jit(lambda x, y: jax.lax.fori_loop(0, times, lambda i, x: x + y, x))
     (ms,) = measuring.milliseconds({"": lambda: add(x, y)}, repeats=repeats).values()
@@ -342,18 +344,18 @@ def gigabytes_a_second(numbers: int, repeats: int) -> float:
 
 
 def bytes_each(intervals: int) -> float:
-    """What the kernels of a solve read and write for each trajectory, as XLA counts.
+    """Estimates the bytes that a solve reads and writes for each trajectory, from XLA's counts.
 
-    It counts the body of a loop once: the part that does not grow with the intervals is one step,
-    the rest is what keeps the knots.
+    XLA counts the body of a loop once. So the part that does not grow with the intervals is one
+    step, and the rest stores the knots.
     """
 
-    def counted(intervals):
+    def count_bytes(intervals):
         program = jax.jit(ends(partial(ours, intervals=intervals)))
         cost = program.lower(jnp.ones(CHUNK)).compile().cost_analysis()
         return cost["bytes accessed"] / CHUNK
 
-    few, many = counted(10), counted(20)
+    few, many = count_bytes(10), count_bytes(20)
     knots = (many - few) / 10
     return intervals * (knots + STEPS * (few - 10 * knots))
 

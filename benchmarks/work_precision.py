@@ -1,17 +1,18 @@
 """What does exactness at the knots buy?
 
-The error at the end against evaluations of the field and against time, for every explicit solver of
-diffrax, with equal and with adaptive steps. lagrax stops at the knots; the naive use of diffrax is
-one `diffeqsolve` over the whole span, whose field looks up the past by itself. The naive field is
-given the exact past here, which nobody has, so that its steps across the knots alone are to blame.
-A third way tells diffrax's controller of the knots (`jump_ts`), with the exact past, too.
+This script measures the error at the end against evaluations of the field and against time, for
+every explicit solver of diffrax, with equal and with adaptive steps. lagrax ends its steps at the
+knots. The naive use of diffrax is one `diffeqsolve` over the whole span with a field that looks up
+the past. Here the naive field gets the exact past, so that all of its additional error comes from
+steps across the knots. A third program passes the knots to diffrax's controller (`jump_ts`), also
+with the exact past.
 
-Population (a = 3.2), a held oscillator (omega = 3) and Hutchinson's equation (a lag), five starts
-each as one state, over 4.7 units of time with a delay of one, float64; the largest error of the
-five against the exact solution.
+The problems are the population equation (a = 3.2), a held oscillator (omega = 3) and Hutchinson's
+equation (a lag), with five starts each as one state, over 4.7 units of time with a delay of one, in
+float64. The error is the largest of the five, compared with the exact solution.
 
-Two cores of an AMD EPYC, not otherwise used; Python 3.11, JAX 0.10.2, diffrax 0.7.2. Errors,
-evaluations and orders are the same in every run (three were made). Observed orders, equal steps:
+Two idle cores of an AMD EPYC, Python 3.11, JAX 0.10.2, diffrax 0.7.2. Errors, evaluations and
+orders were the same in three runs. Observed orders, equal steps:
 
     solver (order)  population         held oscillator    Hutchinson, a lag
                     lagrax    naive    lagrax    naive    lagrax    naive
@@ -33,16 +34,16 @@ Evaluations of the field for an error of 1e-8 with Tsit5:
     adaptive, naive           3670             2942                846
     adaptive, jump_ts          844              826                379
 
-So: full order on held equations, where steps across the knots leave orders of 0.6 to 1.7, whatever
-the solver. Adaptive steps find the knots by rejection, at 2.8 to 4.5 times the evaluations with
-Tsit5; of order two or three they lose nothing (Heun is even better off on the population). With
-jump_ts diffrax needs as few evaluations as lagrax, but the held states beforehand. The one goal
-missed is Tsit5 with a lag: its error drops faster than its order at few steps, and more slowly
-afterwards.
+Solvers have their full order on held equations with lagrax, and an order of 0.6 to 1.7 with steps
+across the knots. Adaptive steps find the knots by rejection, which takes 2.8 to 4.5 times the
+evaluations with Tsit5. Adaptive steps of order two or three lose nothing (Heun even gains on the
+population). With jump_ts diffrax needs as few evaluations as lagrax, but also the held states
+beforehand. One goal is missed: with a lag, the error of Tsit5 falls faster than its order at few
+steps, and more slowly afterwards.
 
-Run it with `.venv-bench/bin/python benchmarks/work_precision.py` (three minutes). It prints the
-orders and the goals and writes results/work_precision.json, pictures beside it and that of the
-documentation; with another `--out` it leaves the documentation alone. `--tiny` checks that
+`.venv-bench/bin/python benchmarks/work_precision.py` takes three minutes. It prints the orders and
+the goals, and writes results/work_precision.json, pictures beside it and the picture of the
+documentation. With another `--out` it leaves the documentation alone. `--tiny` checks that
 everything runs.
 """
 
@@ -299,9 +300,11 @@ def orders(rows: list[dict]) -> list[dict]:
     return out
 
 
-def needed(points: list[dict], what: str) -> float | None:
-    """How much of `what` the error TARGET takes, between the points around it; None if it is never
-    reached."""
+def interpolate_effort(points: list[dict], what: str) -> float | None:
+    """Returns the amount of `what` at the error TARGET, or None if TARGET is not reached.
+
+    Interpolates between the two points around TARGET.
+    """
     points = sorted(points, key=lambda p: p["evaluations"])
     for before, after in itertools.pairwise(points):
         if after["error"] <= TARGET < before["error"]:
@@ -312,14 +315,14 @@ def needed(points: list[dict], what: str) -> float | None:
 
 
 def efforts(rows: list[dict]) -> list[dict]:
-    """What TARGET takes with Tsit5."""
+    """Returns evaluations and times at the error TARGET with Tsit5."""
     out = []
     for system in dict.fromkeys(row["system"] for row in rows):
         for steps, way in (("equal", "lagrax"), ("equal", "naive"), *ADAPTIVE):
             points = chosen(rows, system=system, solver="Tsit5", steps=steps, way=way)
             if points:
                 row = {"system": system, "steps": steps, "way": way}
-                row |= {what: needed(points, what) for what in ("evaluations", "ms")}
+                row |= {what: interpolate_effort(points, what) for what in ("evaluations", "ms")}
                 row["most_evaluations"] = max(p["evaluations"] for p in points)
                 row["least_error"] = min(p["error"] for p in points)
                 out.append(row)

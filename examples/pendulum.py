@@ -1,18 +1,18 @@
-"""A pendulum on a cart, balanced by a digital controller: a small network, and LQR beside it.
+"""A pendulum on a cart, balanced by a digital controller: a small network compared with LQR.
 
-The plant is continuous; the controller is not. It measures at multiples of the sampling period τ,
-and its force is held until the next: u(t) = c(x(⌊t/τ⌋τ)), which is `lagrax.Hold(τ)`.
+The plant is continuous. The controller measures at multiples of the sampling period τ and holds its
+force until the next measurement: u(t) = c(x(⌊t/τ⌋τ)), which is `lagrax.Hold(τ)`.
 
-- network: a small MLP, trained by gradient through `lagrax.solve`, so through plant, sampling and
-  hold, to make a quadratic cost small from many starts. It is made odd, as the plant is: upright
-  is then an equilibrium whatever the weights.
-- LQR: the linear-quadratic regulator of the plant linearised upright and discretised with a
-  zero-order hold, for the same cost between the samples, too: what an engineer would compare with.
+- The network is a small MLP. Training reduces a quadratic cost from many starts, with the gradient
+  through `lagrax.solve` and so through plant, sampling and hold. The network is odd, as the plant
+  is, so that upright is an equilibrium for all weights.
+- LQR is the linear-quadratic regulator of the plant, linearised upright and discretised with a
+  zero-order hold, for the same cost, which also counts between the samples.
 
-Both are designed for one τ and then used, unchanged, at others. Upright is stable as long as the
-multipliers of the knot map, which takes the state from one sample to the next, lie inside the unit
-circle. Where the largest leaves it is the critical period: simulations show that a nudged pendulum
-comes to rest a little below it, and a little above it does not.
+Both are designed for one τ and then used unchanged at others. Upright is stable as long as the
+multipliers of the knot map, from one sample to the next, lie inside the unit circle. At the
+critical period the largest one leaves it. Simulations confirm this: slightly below that period a
+disturbed pendulum settles, slightly above it does not.
 
     python examples/pendulum.py            about a minute; writes pendulum.png
     python examples/pendulum.py --quick    for a look: a short training
@@ -37,13 +37,13 @@ from lagrax import analysis
 from lagrax.plotting import Figure, Line, Panel, draw
 
 CART, BOB, LENGTH, GRAVITY = 1.0, 0.2, 0.5, 9.81  # kg, kg, m, m/s²
-LIMIT = 15.0  # N, all that the motor can give
+LIMIT = 15.0  # N, the largest force of the motor
 TAU = 0.05  # s, the sampling period that both controllers are designed for
 HORIZON = 3.0  # s, over which a controller is judged
-# s, over which the network learns: over longer times gradients through the falls of a beginner say
-# little, and some first weights never learn to balance.
+# s, over which the network learns. Over longer times, gradients through the falls of an untrained
+# network carry little information, and some initial weights never learn to balance.
 LESSON = 1.5
-UPRIGHT = 0.1  # rad, the angle up to which the pendulum counts as caught
+UPRIGHT = 0.1  # rad, the largest angle that counts as upright
 # The cost, per second: of position, velocity, angle and its rate, and of the force.
 STATE_COST, FORCE_COST = np.array([2.0, 0.1, 10.0, 0.1]), 0.01
 SPREAD = np.array([0.5, 0.5, 0.6, 1.0])  # of the starts: m, m/s, rad, rad/s
@@ -52,7 +52,7 @@ PERIODS = np.linspace(0.02, 0.2, 37)
 
 
 def plant(x, force):
-    """Position and velocity of the cart, angle from upright and its rate; their derivatives."""
+    """Returns the derivative of the state: position, velocity, angle from upright and its rate."""
     _, velocity, angle, rate = x
     sin, cos = jnp.sin(angle), jnp.cos(angle)
     push = force + BOB * sin * (LENGTH * rate**2 - GRAVITY * cos)
@@ -85,16 +85,19 @@ class Linear(eqx.Module):
         return jnp.clip(-self.gain @ x, -LIMIT, LIMIT)
 
 
-def linearised():
-    """A and B of x' = A x + B u, upright."""
+def linearise_plant():
+    """Returns A and B of x' = A x + B u close to upright."""
     at = jnp.zeros(4), jnp.zeros(())
     return tuple(np.asarray(J, float) for J in jax.jacfwd(plant, argnums=(0, 1))(*at))
 
 
 def lqr(tau: float = TAU) -> Linear:
-    """The best linear controller that samples every `tau`, by the matrix exponentials of C. F. Van
-    Loan, IEEE Transactions on Automatic Control 23 (1978), 395-404."""
-    A, B = linearised()
+    """Returns the best linear controller that samples every `tau`.
+
+    Uses matrix exponentials: C. F. Van Loan, IEEE Transactions on Automatic Control 23 (1978),
+    395-404.
+    """
+    A, B = linearise_plant()
     held = np.zeros((5, 5))  # (x, u)' between two samples: u' = 0
     held[:4, :4], held[:4, 4] = A, B
     cost = np.diag([*STATE_COST, FORCE_COST])
@@ -111,7 +114,7 @@ def lqr(tau: float = TAU) -> Linear:
 
 
 class Loop(eqx.Module):
-    """The plant under a controller. `hold` is called once a sample, and its force then held."""
+    """The plant with a controller. lagrax calls `hold` once a sample and holds its force."""
 
     controller: Callable
 
@@ -124,7 +127,7 @@ class Loop(eqx.Module):
 
 
 class PricedLoop(eqx.Module):
-    """The same with the cost so far as one more state."""
+    """The plant with a controller, and the cost so far as one more state."""
 
     controller: Callable
 
@@ -138,7 +141,7 @@ class PricedLoop(eqx.Module):
 
 
 def judge(controller, starts, horizon: float = HORIZON):
-    """The cost from each start over the horizon, and whether the pendulum then stands."""
+    """Returns the cost from each start over the horizon, and whether the pendulum ends upright."""
 
     def one(start):
         y0 = (start, jnp.zeros(()))
@@ -186,8 +189,10 @@ def train(iterations: int, batch: int = 64, seed: int = 0) -> Network:
 
 
 def upright(controller, tau: float, steps: int = 16) -> analysis.Orbit:
-    """The fixed point of the knot map that Newton's method finds from nearby, with its multipliers:
-    the upright rest, under a controller that samples every `tau`."""
+    """Returns the upright fixed point of the knot map, with its multipliers.
+
+    The controller samples every `tau`. Newton's method starts close to upright.
+    """
     # As an array the period is an argument of the compiled program, not a part of it.
     delays = [lagrax.Hold(jnp.asarray(tau, float))]
     f = analysis.knot_map(Loop(controller), jnp.zeros(4), delays=delays, steps=steps)
@@ -200,8 +205,10 @@ def largest(controller, tau: float) -> float:
 
 
 def critical_period(controller, periods=PERIODS) -> float:
-    """The first period, up to rounding, at which the largest multiplier passes 1; NaN where it does
-    not, or is above 1 from the first period on."""
+    """Returns the first period at which the largest multiplier exceeds 1, to rounding.
+
+    Returns NaN if it never does, or exceeds 1 from the first period on.
+    """
     above = np.array([largest(controller, tau) >= 1 for tau in periods])
     if above[0] or not above.any():
         return float("nan")
@@ -266,7 +273,7 @@ AROUND = (0.9, 1.1)  # times the critical period
 COLOURS = ("blue", "orange")
 
 
-class Result(NamedTuple):
+class Evaluation(NamedTuple):
     name: str
     costs: np.ndarray
     caught: np.ndarray
@@ -276,7 +283,7 @@ class Result(NamedTuple):
     around: list[Run]  # from a nudge, a little below and above the critical period
 
 
-def examine(name: str, controller, starts) -> Result:
+def examine(name: str, controller, starts) -> Evaluation:
     say(f"{name}: stability and simulations")
     costs, caught = map(np.asarray, eqx.filter_jit(judge)(controller, starts))
     multipliers = np.array([largest(controller, tau) for tau in PERIODS])
@@ -284,15 +291,15 @@ def examine(name: str, controller, starts) -> Result:
     periods = [factor * critical for factor in AROUND if np.isfinite(critical)]
     around = [simulate(controller, NUDGE, tau) for tau in periods]
     run = simulate(controller, START)
-    return Result(name, costs, caught, multipliers, critical, run, around)
+    return Evaluation(name, costs, caught, multipliers, critical, run, around)
 
 
 def swing(run: Run) -> float:
-    """The largest angle in the last fifth of a run."""
+    """Returns the largest angle in the last fifth of a run."""
     return float(np.abs(run.angles[-len(run.angles) // 5 :]).max())
 
 
-def table(results: list[Result]) -> list[list[str]]:
+def table(results: list[Evaluation]) -> list[list[str]]:
     both = np.all([r.caught for r in results], axis=0)
     swings = [f"swing at {factor:g} of it" for factor in AROUND]
     rows = [["controller", "cost", "caught", "critical period", *swings]]
@@ -314,7 +321,7 @@ def explanation(starts: int) -> str:
     )
 
 
-def aligned(rows: list[list[str]]) -> str:
+def align_columns(rows: list[list[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     line = lambda row: "  ".join(
         f"{cell:{'<' if i == 0 else '>'}{widths[i]}}" for i, cell in enumerate(row)
@@ -322,7 +329,7 @@ def aligned(rows: list[list[str]]) -> str:
     return "\n".join(line(row).rstrip() for row in rows)
 
 
-def picture(results: list[Result]) -> Figure:
+def picture(results: list[Evaluation]) -> Figure:
     coloured = list(zip(results, COLOURS, strict=True))
     angles = [Line(r.run.ts, r.run.angles, r.name, colour) for r, colour in coloured]
     forces = [Line(*r.run.staircase, r.name, colour) for r, colour in coloured]
@@ -389,7 +396,7 @@ def main() -> int:
             raise
         say('This example needs more: pip install "lagrax[examples]"')
         return 1
-    print(aligned(table(results)), explanation(len(starts)), sep="\n\n")
+    print(align_columns(table(results)), explanation(len(starts)), sep="\n\n")
     print(f"\nThe picture lies in {path.resolve()}")
     return 0
 

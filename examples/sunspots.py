@@ -1,39 +1,41 @@
 """Sunspots, 1700 to 2008: an equation with holds, an AR model and a neural ODE, out of sample.
 
-The yearly number of sunspots goes up and down in some eleven years, never twice alike. From the
-years up to 1948 each model learns once; then every year from 1949 to 2008 is forecast from 1, 2,
-..., 11 years before it, by models that see the measurements up to there and are not fitted again.
+The yearly number of sunspots oscillates with a period of about eleven years. Each model learns once
+from the years up to 1948. Every year from 1949 to 2008 is then forecast from 1, 2, ..., 11 years
+before it. The models get the measurements up to that year and are not fitted again.
 
-- equation: x' = f(x(t), x(⌊t⌋), x(⌊t⌋ − 1), ...), f a small network, x the square root of the
-  number; holds of one year, as there is one sample a year. `lagrax.Identifier` learns it.
+- equation: x' = f(x(t), x(⌊t⌋), x(⌊t⌋ − 1), ...) with a small network f and x the square root of
+  the number, learned by `lagrax.Identifier`. The holds have a period of one year, the sampling
+  period.
 - AR: a linear recursion on the same x, by statsmodels, of the order with the least AIC.
-- NODE: the equation without its holds. One number that follows its present alone goes up or goes
-  down, never both, so this one cannot have a cycle: it shows what the past is worth.
-- persistence: the last value stays; mean: that of all years learned from.
+- NODE: the equation without its holds. A single state that depends only on its present rises or
+  falls for ever, so this model cannot have a cycle. It shows how much the past contributes.
+- persistence: the last value. mean: the mean of all years up to 1948.
 
-Nothing was chosen by the years after 1948. How many years to hold is chosen here, by a rehearsal:
-learned from the years to 1888, judged on 1889 to 1948. Tried in that rehearsal by hand, and not
-repeated here:
+No choice depends on the years after 1948. The number of holds is chosen by a rehearsal: learned
+from the years to 1888, judged on 1889 to 1948. These were tried by hand in that rehearsal and are
+not repeated here:
 
 - AR on the numbers themselves (about as good), and its order by BIC (far too short);
-- networks of 8, 16, and twice 32 units, which hardly differ; 16 was taken;
-- learning rates of 0.01 (held-out windows are best at the first look) and 0.002 (no better, slow);
-- `field="library"`, a polynomial to be read: hardly better than persistence with two holds. Where
-  samples lie on the knots alone, the straight line between two of them has x' = 2 (x(t) − x(⌊t⌋))
-  on average, whatever the data, and the regression finds that. So libraries and `select_delays`
-  ask for several samples between knots, and refuse these.
+- networks of 8, 16, and twice 32 units, which hardly differ (we use 16);
+- learning rates of 0.01 (held-out windows are best at the first evaluation) and 0.002 (no better,
+  slow);
+- `field="library"`, which is hardly better than persistence with two holds. If samples lie only on
+  the knots, the straight line between two of them has x' = 2 (x(t) − x(⌊t⌋)) on average for any
+  data, and the regression finds this. Libraries and `select_delays` therefore require several
+  samples between knots and refuse this series.
 
-The training's length, batches and rate were then settled by the time that it takes. By then one
-short run had shown errors of the test years: those of the AR model and of hardly trained networks.
+Length, batches and learning rate of the training were then set by the available time. By then one
+short run had shown errors on the test years, of the AR model and of barely trained networks.
 
-Both learned models are means over several starts of the network; the table shows the range of the
-single ones, too. Results of the full run, who wins included: sunspots.md, which `--write` writes.
+Both learned models are means over several starts of the network. The table also shows the range of
+the single ones. `--write` writes the results of the full run to sunspots.md.
 
-Data: yearly sunspots of the National Geophysical Data Center (NOAA), in the public domain, as
-`statsmodels.datasets.sunspots` carries them; statsmodels is under the BSD 3-Clause licence.
+Data: yearly sunspots of the National Geophysical Data Center (NOAA), in the public domain, from
+`statsmodels.datasets.sunspots`; statsmodels is under the BSD 3-Clause licence.
 
     python examples/sunspots.py            a few minutes; writes sunspots.png
-    python examples/sunspots.py --quick    half a minute, for a look: the networks learn too little
+    python examples/sunspots.py --quick    half a minute; the networks learn too little
     python examples/sunspots.py --out PATH
     python examples/sunspots.py --write    writes sunspots.md and sunspots.png beside this script
 """
@@ -71,7 +73,7 @@ FULL = Effort(candidates=(3, 6, 9, 12), seeds=3, iterations=600, batch_size=32)
 QUICK = Effort(candidates=(3,), seeds=1, iterations=20, batch_size=8)
 
 
-class Result(NamedTuple):
+class Forecasts(NamedTuple):
     """Forecasts, one row an origin, one column a year ahead; `single` are those of each start."""
 
     name: str
@@ -153,16 +155,18 @@ def without_past(equation):
     return lambda t, y, args: equation(t, y, args, history=())
 
 
-def learned(name: str, series: Series, to: int, origins, holds: int, effort: Effort) -> Result:
+def learn_forecasts(
+    name: str, series: Series, to: int, origins, holds: int, effort: Effort
+) -> Forecasts:
     single = []
     for seed in range(effort.seeds):
         say(f"{name}: start {seed + 1} of {effort.seeds}")
         model = learn(series.until(to), holds, effort, seed)
         single.append(follow(model, series, origins))
-    return Result(name, np.mean(single, axis=0), single)
+    return Forecasts(name, np.mean(single, axis=0), single)
 
 
-def autoregression(series: Series, to: int, origins: np.ndarray) -> Result:
+def autoregression(series: Series, to: int, origins: np.ndarray) -> Forecasts:
     from statsmodels.tsa.ar_model import AutoReg, ar_select_order
 
     roots = np.sqrt(series.until(to).numbers)
@@ -170,14 +174,14 @@ def autoregression(series: Series, to: int, origins: np.ndarray) -> Result:
     fitted = AutoReg(roots, order).fit()
     known = [np.sqrt(series.until(origin).numbers) for origin in origins]
     rows = [fitted.apply(roots).forecast(AHEAD) for roots in known]
-    return Result(f"AR({order})", numbers_of(np.array(rows)), [])
+    return Forecasts(f"AR({order})", numbers_of(np.array(rows)), [])
 
 
-def baselines(series: Series, to: int, origins: np.ndarray) -> list[Result]:
+def baselines(series: Series, to: int, origins: np.ndarray) -> list[Forecasts]:
     shape = (len(origins), AHEAD)
     last = np.broadcast_to(series.at(origins)[:, None], shape)
     mean = np.full(shape, series.until(to).numbers.mean())
-    return [Result("persistence", last, []), Result("mean", mean, [])]
+    return [Forecasts("persistence", last, []), Forecasts("mean", mean, [])]
 
 
 # --- comparison -----------------------------------------------------------------------------------
@@ -199,7 +203,7 @@ def rehearse(series: Series, effort: Effort) -> dict[int, float]:
     errors = {}
     for holds in effort.candidates:
         name = f"rehearsal with {holds} holds"
-        one = learned(name, series, REHEARSAL_TO, origins, holds, effort._replace(seeds=1))
+        one = learn_forecasts(name, series, REHEARSAL_TO, origins, holds, effort._replace(seeds=1))
         errors[holds] = float(rmse(one.forecasts, series, origins, first, LEARN_TO).mean())
     return errors
 
@@ -207,7 +211,7 @@ def rehearse(series: Series, effort: Effort) -> dict[int, float]:
 class Comparison(NamedTuple):
     series: Series
     origins: np.ndarray
-    results: list[Result]
+    results: list[Forecasts]
     rehearsal: dict[int, float]
     holds: int
 
@@ -221,9 +225,9 @@ def compare(effort: Effort) -> Comparison:
     holds = min(rehearsal, key=rehearsal.__getitem__) if rehearsal else effort.candidates[0]
     origins = origins_for(LEARN_TO + 1, TEST_TO)
     results = [
-        learned("equation", series, LEARN_TO, origins, holds, effort),
+        learn_forecasts("equation", series, LEARN_TO, origins, holds, effort),
         autoregression(series, LEARN_TO, origins),
-        learned("NODE", series, LEARN_TO, origins, 0, effort),
+        learn_forecasts("NODE", series, LEARN_TO, origins, 0, effort),
         *baselines(series, LEARN_TO, origins),
     ]
     return Comparison(series, origins, results, rehearsal, holds)
@@ -258,7 +262,7 @@ def verdict(found: Comparison) -> str:
     )
 
 
-def aligned(rows: list[list[str]]) -> str:
+def align_columns(rows: list[list[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     line = lambda row: "  ".join(
         f"{cell:{'<' if i == 0 else '>'}{widths[i]}}" for i, cell in enumerate(row)
@@ -274,15 +278,15 @@ def choice(found: Comparison) -> str:
 
 
 INTRODUCTION = f"""\
-The yearly number of sunspots goes up and down in some eleven years, never twice alike. Five models
-learn from the years up to {LEARN_TO}, once; then each year from {LEARN_TO + 1} to {TEST_TO} is
-forecast from 1, 2, ..., {AHEAD} years before it:
+The yearly number of sunspots oscillates with a period of about eleven years. Five models learn once
+from the years up to {LEARN_TO}. Each year from {LEARN_TO + 1} to {TEST_TO} is then forecast
+from 1, 2, ..., {AHEAD} years before it:
 
-- *equation*: x′ = f(x(t), x(⌊t⌋), x(⌊t⌋ − 1), ...) with a hold for each of the last years, f a
-  small network, x the square root of the number; `lagrax.Identifier` learns it;
+- *equation*: x′ = f(x(t), x(⌊t⌋), x(⌊t⌋ − 1), ...) with a small network f, a hold for each of
+  the last years, and x the square root of the number, learned by `lagrax.Identifier`;
 - *AR*: a linear recursion on the same x;
-- *NODE*: the equation without its holds, which shows what the past is worth;
-- *persistence*: the last value stays; *mean*: that of all years learned from."""
+- *NODE*: the equation without its holds, which shows how much the past contributes;
+- *persistence*: the last value; *mean*: the mean of all years up to {LEARN_TO}."""
 
 
 def page(found: Comparison) -> str:
@@ -294,13 +298,13 @@ def page(found: Comparison) -> str:
         "![Forecasts, and errors by horizon](sunspots.png)",
         verdict(found),
         f"Root-mean-square error of forecasts of the years {LEARN_TO + 1} to {TEST_TO}, in sunspot "
-        "numbers, by how many years they look ahead:",
+        "numbers, by the number of years ahead:",
         "\n".join([head, rule, *rows]),
         f"The learned models are means over {len(found.results[0].single)} starts; “single” is the "
-        "range of the errors of one start alone. The years judged hold five or six cycles only, "
-        "and forecasts of neighbouring years err together: small differences mean little.",
+        "range of the errors of one start. The test years hold only five or six cycles, and errors "
+        "of neighbouring years are correlated, so small differences mean little.",
         choice(found),
-        "Written by `python examples/sunspots.py --write`; the script says what was tried.",
+        "Written by `python examples/sunspots.py --write`. The script lists what was tried.",
     ]
     return "\n\n".join(paragraphs) + "\n"
 
@@ -338,7 +342,7 @@ def picture(found: Comparison) -> Figure:
     )
 
 
-def error_line(found: Comparison, result: Result, colour: str) -> Line:
+def error_line(found: Comparison, result: Forecasts, colour: str) -> Line:
     errors = found.errors(result.forecasts)
     dashed = not result.single and not result.name.startswith("AR")
     if len(result.single) < 2:
@@ -371,7 +375,7 @@ def main() -> int:
         say('This example needs more: pip install "lagrax[examples]"')
         return 1
     print(f"Root-mean-square error of forecasts of {LEARN_TO + 1} to {TEST_TO}, by years ahead:\n")
-    print(aligned(table(found)), verdict(found), choice(found), sep="\n\n")
+    print(align_columns(table(found)), verdict(found), choice(found), sep="\n\n")
     print(f"\nThe picture lies in {path.resolve()}")
     if options.write:
         beside.with_suffix(".md").write_text(page(found), encoding="utf-8")

@@ -16,8 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from lagrax import plotting, training
+from lagrax.plotting._matplotlib import write_figures
 from lagrax.training import _machine
-from lagrax.training._files import write_atomically, write_json
+from lagrax.training._files import write_atomically
 
 from .display import TrainingDisplay
 from .result import Claim, Entry, Result, ResultTable, TrainingTime, write_result
@@ -219,16 +220,6 @@ def conduct(
     )
     write_result(folder, result)
     return folder, Entry(result, list(findings.figures))
-
-
-def write_figures(
-    folder: Path, figures: Sequence[plotting.Figure], kinds: Sequence[str] = ("png", "pdf")
-) -> None:
-    """Writes each figure in the folder `figures`, as its description and as pictures."""
-    for figure in figures:
-        path = folder / "figures" / figure.name
-        write_json(path.with_name(f"{figure.name}.json"), plotting.to_json(figure))
-        plotting.draw(figure, *(path.with_name(f"{figure.name}.{kind}") for kind in kinds))
 
 
 def _write_seeds(folder: Path, records: Sequence[dict[str, Any]]) -> None:

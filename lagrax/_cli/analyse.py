@@ -9,6 +9,7 @@ import typer
 import typer.core
 
 from .._solve.arguments import MOST_COUNT
+from ..plotting._matplotlib import write_figures
 from ..training._files import write_atomically
 from ..training._machine import describe as machine
 from .analyse_diagram import (
@@ -30,7 +31,7 @@ from .analyse_equation import (
     parameters_of,
 )
 from .analyse_linear import find_multipliers, find_stability_region
-from .answers import answering, check_folder, note_new_folder, write_figures, write_summary
+from .answers import answering, check_folder, note_new_folder, write_summary
 from .command import (
     Json,
     Verbose,

@@ -4,11 +4,10 @@ import contextlib
 import glob
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .. import plotting
 from ..training._files import read_json, write_json, writing
 
 SUMMARY = "summary.json"
@@ -119,14 +118,6 @@ def _move_files(unfinished: Path, folder: Path) -> None:
         path = (folder / name).resolve()
         if path.is_relative_to(folder.resolve()) and path.is_file():
             path.unlink()
-
-
-def write_figures(folder: Path, drawn: Sequence[plotting.Figure]) -> None:
-    """Writes each figure to the folder `figures`, as JSON and as a picture."""
-    for figure in drawn:
-        path = folder / "figures" / figure.name
-        write_json(path.with_name(f"{figure.name}.json"), plotting.to_json(figure))
-        plotting.draw(figure, path.with_name(f"{figure.name}.png"))
 
 
 def write_summary(folder: Path, summary: dict[str, Any]) -> dict[str, Any]:

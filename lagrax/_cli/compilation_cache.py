@@ -22,7 +22,8 @@ def enable_compilation_cache() -> None:
     cache that JAX itself is configured with stays as it is.
     """
     place = os.environ.get(VARIABLE, "")
-    if place.lower() in _OFF or jax.config.jax_compilation_cache_dir is not None:
+    configured = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
+    if place.lower() in _OFF or configured is not None:
         return
     folder = Path(place) if place else _default_folder()
     try:

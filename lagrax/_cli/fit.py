@@ -13,6 +13,7 @@ from .._solve.delays import Delay, Hold, Lag
 from .._solve.solution import SolveError
 from ..identify import Forecast, IdentifyError
 from ..identify._selection import Selection
+from ..plotting._matplotlib import write_figures
 from ..training._files import write_atomically
 from ..training._launchers import launch
 from ..training._machine import describe as machine, load
@@ -22,7 +23,6 @@ from .answers import (
     answering,
     check_folder,
     note_new_folder,
-    write_figures,
     write_summary,
 )
 from .command import (

@@ -1,8 +1,7 @@
-"""Figures as data: lines and points in panels, drawn by matplotlib (PNG, PDF) or plotly (HTML)."""
+"""Figures as data. They are drawn by matplotlib (PNG, PDF) or plotly (HTML)."""
 
 from ._figures import (
     COLOURS as COLOURS,
-    PICTURES as PICTURES,
     Figure as Figure,
     Line as Line,
     Mark as Mark,
@@ -10,10 +9,9 @@ from ._figures import (
     Points as Points,
     Range as Range,
     Values as Values,
-    draw as draw,
-    from_json as from_json,
     legend as legend,
-    plotly_panels as plotly_panels,
     rows as rows,
-    to_json as to_json,
 )
+from ._json import from_json as from_json, to_json as to_json
+from ._matplotlib import PICTURES as PICTURES, draw as draw
+from ._plotly import plotly_panels as plotly_panels

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..training._machine import load
-from ._figures import COLOURS, Figure, Panel, Points, legend, plotly_panels, rows
+from ._figures import COLOURS, Figure, Panel, Points, legend, rows
+from ._plotly import plotly_panels
 
 _TEMPLATES = Path(__file__).with_name("templates")
 

@@ -78,6 +78,7 @@ def make_image_result(
         experiment="images",
         title="Image classification",
         about=ABOUT + (ABOUT_TABLES if groups.default else ""),
+        finding=_make_finding(groups.default),
         quick=quick,
         machine=_describe_machines(records),
         seconds=round(sum(record.seconds for record in records), 2),
@@ -87,6 +88,23 @@ def make_image_result(
         figures=[figure.name for figure in figures],
     )
     return result, figures
+
+
+def _make_finding(cells: Cells) -> str:
+    """One sentence on the whole cells. Empty if there are none."""
+    spreads = compute_spreads(cells, get_best)
+    if not spreads:
+        return ""
+    claims = make_cell_claims(spreads)
+    orders = make_order_claims(spreads)["above baselines"]
+    above = (
+        f", and all NPCDDEs and UNPCDDEs are above NODE and NDDE on {count_reached(orders)} of "
+        f"{len(orders)} data sets"
+    )
+    return (
+        f"At the best epoch, {count_reached(claims)} of {len(claims)} pairs of model and data set "
+        f"reach the paper's mean accuracy less its standard deviation{above if orders else ''}."
+    )
 
 
 class RecordGroups(NamedTuple):

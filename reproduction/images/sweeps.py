@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 import jax
 
+from lagrax.plotting._matplotlib import write_figures
 from lagrax.training import TrainingError
 from lagrax.training._files import write_atomically, writing
 from lagrax.training._launchers import Launcher, launch
 from lagrax.training._machine import load
 
 from .. import data as data_sets
-from ..experiment import write_figures
 from ..models import AUGMENTED, DATASETS, TABLE_1, paper_filters
 from ..result import Entry
 from .accuracy import SEEDS, image_result
@@ -167,7 +167,7 @@ def sweep(
         f"{ends['elsewhere']} left to other processes, {ends['failed']} failed.",
     )
     result, figures = image_result(folder)
-    write_figures(folder, figures)
+    write_figures(folder, figures, ("png", "pdf"))
     return SweepSummary(folder, **ends, entry=Entry(result, [*figures]))
 
 

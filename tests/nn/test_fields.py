@@ -80,7 +80,7 @@ def test_paper_population_field_has_the_paper_shapes():
     ids=["mlp", "mlp without state", "conv"],
 )
 def test_parameters_start_as_in_pytorch(field, fans):
-    """Uniform in ±1/√fan_in, biases too."""
+    """Weights and biases are uniform in ±1/√fan_in."""
     for layer, fan in zip(field.layers, fans, strict=True):
         bound = fan**-0.5
         for array in (layer.weight, layer.bias):
@@ -181,10 +181,10 @@ def test_float64_is_kept(make):
     field = make(history=1, key=KEY)
     assert all(p.dtype == jnp.float64 for p in jax.tree.leaves(field))
     x = normal(0, 3, 3, 3)
-    layer = NPCDDE(field, 2, lags=1, **MIDPOINT)
+    layer = eqx.filter_jit(NPCDDE(field, 2, lags=1, **MIDPOINT))
     assert layer(x).dtype == jnp.float64
     y = field(0.0, x, None, history=field.hold([x]))
     np.testing.assert_allclose(y, evaluate_plainly(field, x, x), rtol=1e-13, atol=1e-13)
-    # The state's type decides, not the parameters'.
+    # The type of the state decides, not that of the parameters.
     assert layer(x.astype(jnp.float32)).dtype == jnp.float32
     np.testing.assert_allclose(layer(x.astype(jnp.float32)), layer(x), rtol=1e-5, atol=1e-5)

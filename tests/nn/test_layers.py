@@ -79,7 +79,7 @@ def make_layer(make, channels=2, **options):
 
 
 def make_plain(field):
-    """The field as a plain function of its whole history."""
+    """The field as a plain function that concatenates its whole history at each evaluation."""
 
     def f(t, y, args, *, history):
         used = history[: field.design.history]
@@ -101,7 +101,7 @@ DELAYS = {
 
 @pytest.mark.parametrize("kind", LAYERS)
 def test_layer_equals_solve_with_its_delays(kind):
-    """Values and gradients, against plain fields that concatenate at every evaluation."""
+    """Compares values and gradients."""
     make, intervals = LAYERS[kind]
     channels = 3 if kind == "ANODE" else 2
     layer = make_layer(make, channels, **MIDPOINT)
@@ -175,7 +175,7 @@ def test_batch_equals_a_loop_over_its_members(kind):
 
 @pytest.mark.parametrize("kind", ["ANODE", "NPCDDE"])
 def test_jit_takes_layers_without_a_filter(kind):
-    """All leaves are arrays, so no filter is needed, and equal layers share one compilation."""
+    """All leaves are arrays, and equal layers share one compiled program."""
     make, channels = LAYERS[kind][0], 3 if kind == "ANODE" else 2
     options = lambda: {
         "solver": diffrax.Heun(),
@@ -237,7 +237,7 @@ def test_augment_appends_zeros():
 
 
 def test_past_may_be_a_function():
-    """z' = z(t - 1) with z = e^{ct} before, c e^c = 1, goes on as e^{ct}; augmented, too."""
+    """With c e^c = 1, z = e^{ct} solves z' = z(t - 1). An augmented channel stays zero."""
     c = 0.5671432904097838
     field = lambda t, y, args, *, history: history[0]
     layer = NDDE(field, 1.0, augment=1, steps=20)
@@ -317,13 +317,14 @@ def test_tau_may_be_trained():
     layer = Flow(field, [Hold(jnp.asarray(0.7))], intervals=2, steps=1)
     x = jnp.asarray([3.0])
     assert parameter_count(layer) == 1
-    value, grad = eqx.filter_value_and_grad(lambda layer: layer(x)[0])(layer)
+    value_and_grad = eqx.filter_value_and_grad(lambda layer: layer(x)[0])
+    value, grad = eqx.filter_jit(value_and_grad)(layer)
     np.testing.assert_allclose(value, 3 * 1.7 * 1.3, rtol=1e-12)
     np.testing.assert_allclose(jax.tree.leaves(grad)[0], 3 * (1.3 - 1.7), rtol=1e-9)
 
 
 def test_trained_final_time_is_one_parameter():
-    """T = n tau stays so."""
+    """T remains n tau."""
     field = nn.MLP(1, (4,), history=2, key=jax.random.key(0))
     for layer in (
         nn.NPCDDE(field, 2, T=jnp.array(3.0), intervals=4, steps=2),
@@ -348,25 +349,25 @@ def test_holds_of_one_array_share_one_period():
     flow = nn.Flow(mlp, holds(tau, 2), steps=4, intervals=4)
     assert nn.parameter_count(flow) == nn.parameter_count(mlp) + 1
     x = jnp.ones((3, 1))
-    slopes = jax.grad(lambda flow: flow(x).sum())(flow)
+    slopes = jax.jit(jax.grad(lambda flow: flow(x).sum()))(flow)
     (found,) = [leaf for leaf in jax.tree.leaves(slopes) if leaf.shape == ()]
-    made = lambda tau: nn.Flow(mlp, holds(tau, 2), steps=4, intervals=4)(x).sum()
-    assert found == pytest.approx(float(jax.grad(made)(tau)), rel=1e-4)
+    total = lambda tau: nn.Flow(mlp, holds(tau, 2), steps=4, intervals=4)(x).sum()
+    assert found == pytest.approx(float(jax.jit(jax.grad(total))(tau)), rel=1e-4)
 
 
 @pytest.mark.parametrize(("array", "trained"), [(list, 0), (np.array, 0), (jnp.array, 3)])
 def test_instants_are_trained_if_they_are_a_jax_array(array, trained):
     mlp = nn.MLP(1, (4,), history=1, key=jax.random.key(0))
-    made = lambda times: nn.Flow(mlp, [Hold(times=array(times))], steps=4)
-    flow = made([0.0, 0.3, 0.7])
+    make_flow = lambda times: nn.Flow(mlp, [Hold(times=array(times))], steps=4)
+    flow = make_flow([0.0, 0.3, 0.7])
     assert nn.parameter_count(flow) == nn.parameter_count(mlp) + trained
-    # They are constants of the program, and equal ones are the same program.
+    # Other instants are constants of the program. Equal constants share it.
     traced = []
     run = jax.jit(lambda flow, x: traced.append(0) or flow(x))
     x = jnp.ones((2, 1))
-    first, again = run(flow, x), run(made([0.0, 0.3, 0.7]), x)
+    first, again = run(flow, x), run(make_flow([0.0, 0.3, 0.7]), x)
     np.testing.assert_array_equal(first, again)
     assert len(traced) == 1
-    other = run(made([0.0, 0.2, 0.7]), x)
+    other = run(make_flow([0.0, 0.2, 0.7]), x)
     assert len(traced) == (1 if trained else 2)
     assert np.max(np.abs(other - first)) > 0

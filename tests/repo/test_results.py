@@ -130,6 +130,12 @@ def test_the_caveats_are_those_of_the_audit():
     assert list_caveats(dict(list(groups.default.items())[:-1]), groups.study) == []
 
 
+def test_the_finding_counts_the_cells():
+    finding = kept_result().finding
+    assert "48 of 60 pairs" in finding
+    assert "NODE and NDDE on 3 of 3 data sets" in finding
+
+
 def test_runs_of_changed_code_are_marked():
     (table,) = [t for t in kept_result().tables if t.title.startswith("Commits")]
     assert sum(int(row[2]) for row in table.rows) == len(kept_records())

@@ -21,7 +21,6 @@ from .claims import (
     Spreads,
     compute_spreads,
     compute_standard_error,
-    count_reached,
     image_claims,
     make_cell_claims,
     make_order_claims,
@@ -98,11 +97,11 @@ def _make_finding(cells: Cells) -> str:
     claims = make_cell_claims(spreads)
     orders = make_order_claims(spreads)["above baselines"]
     above = (
-        f", and all NPCDDEs and UNPCDDEs are above NODE and NDDE on {count_reached(orders)} of "
+        f", and all NPCDDEs and UNPCDDEs are above NODE and NDDE on {sum(x.is_reached for x in orders)} of "
         f"{len(orders)} data sets"
     )
     return (
-        f"At the best epoch, {count_reached(claims)} of {len(claims)} pairs of model and data set "
+        f"At the best epoch, {sum(x.is_reached for x in claims)} of {len(claims)} pairs of model and data set "
         f"reach the paper's mean accuracy less its standard deviation{above if orders else ''}."
     )
 
@@ -220,7 +219,9 @@ def _make_measures_table(cells: Cells) -> list[ResultTable]:
     for name, measure in MEASURES.items():
         spreads = compute_spreads(cells, measure)
         kinds = [make_cell_claims(spreads), *make_order_claims(spreads).values()]
-        reached, *orders = [f"{count_reached(claims)} of {len(claims)}" for claims in kinds]
+        reached, *orders = [
+            f"{sum(claim.is_reached for claim in claims)} of {len(claims)}" for claims in kinds
+        ]
         rows.append([name, reached, *_count_clear_differences(spreads), *orders])
     columns = ["accuracy", "reach the paper", "clearly below", "clearly above"]
     columns += make_order_claims({})

@@ -30,11 +30,6 @@ def compute_spreads(cells: Cells, measure: Callable[[Sequence[RunRecord]], list[
     return {cell: Spread.of(values) for cell, values in whole.items()}
 
 
-def count_reached(claims: Sequence[Claim]) -> int:
-    """The number of claims whose measured value reaches the target, decided or not."""
-    return sum(isinstance(x.value, float) and x.value >= 0 for x in claims)
-
-
 def compute_standard_error(a: Spread, b: Spread) -> float:
     """The standard error of the difference of two means over all seeds."""
     return math.sqrt((a.std**2 + b.std**2) / SEEDS)

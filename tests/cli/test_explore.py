@@ -152,7 +152,7 @@ def test_a_lag_shows_successive_knots(x64):
 
 def test_what_falls_out_of_floating_point_is_said():
     seen = make_view(make_state("population", {"a": 4.0, "tau": 1.5, "lag": 1, "start": 2.0}))
-    assert "it falls so low that in floating point nothing is left of it" in seen.sentence
+    assert "it falls below the smallest floating-point number" in seen.sentence
 
 
 def pixels(drawing):

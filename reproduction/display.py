@@ -19,38 +19,28 @@ class _Row:
         self.runs, self.iterations = runs, iterations
         self.done: dict[int, int] = {}
         self.losses: dict[int, float] = {}
-        self.start: float | None = None
-        self.end = 0.0
+        self.finished: set[int] = set()
+        self.seconds = 0.0
 
     @property
     def steps(self) -> int:
         return sum(self.done.values())
 
     @property
-    def total(self) -> int:
-        return self.runs * self.iterations
+    def steps_left(self) -> int:
+        return self.runs * self.iterations - self.steps
 
     @property
     def is_finished(self) -> bool:
-        return self.steps == self.total
+        return len(self.finished) == self.runs
 
     def show_iteration(self) -> str:
         seeds = "" if self.runs == 1 else f"{self.runs} × "
-        reached = "" if self.is_finished else f"{self.steps // self.runs:,} of "
+        reached = f"{self.steps // self.runs:,} of " if self.steps_left else ""
         return f"{reached}{seeds}{self.iterations:,}"
 
     def show_loss(self) -> str:
         return f"{np.median(list(self.losses.values())):.2e}" if self.losses else ""
-
-    def show_time(self) -> str:
-        if self.start is None:
-            return ""
-        if self.is_finished:
-            return f"done in {self.end - self.start:.0f} s"
-        if not self.steps:
-            return "compiling"
-        spent = time.monotonic() - self.start
-        return f"{spent * (self.total - self.steps) / self.steps:.0f} s"
 
 
 class TrainingDisplay:
@@ -62,8 +52,11 @@ class TrainingDisplay:
         self._terminal = shown and sys.stderr.isatty()
         self._lines = shown and not self._terminal
         self._live: Any = None
+        self._start = time.monotonic()
+        self._known_steps = 0  # of runs that were finished before
 
     def __enter__(self) -> "TrainingDisplay":
+        self._start = time.monotonic()
         if self._terminal:
             console = load("rich.console").Console(stderr=True)
             self._live = load("rich.live").Live(
@@ -86,33 +79,28 @@ class TrainingDisplay:
             self._rows[label] = _Row(runs, iterations)
 
     def reporter(self, label: str, run: int = 0) -> Callable[[int, Any], None]:
-        """Marks a run as started. Returns the function to call after each of its blocks, with the
-        step and its loss."""
-        row = self._rows[label]
-        with self._lock:
-            row.start = row.start or time.monotonic()
+        """The function to call after each block of a run, with its step and its loss."""
 
         def report(step: int, loss: Any) -> None:
             with self._lock:
-                row.done[run] = step
-                row.losses[run] = float(np.median(loss))
-                self._note_end(label, row)
+                self._rows[label].done[run] = step
+                self._rows[label].losses[run] = float(np.median(loss))
 
         return report
 
-    def finish(self, label: str, run: int, loss: Any) -> None:
-        """Marks a run as complete, whether it was trained now or before."""
+    def finish(self, label: str, run: int, loss: Any, seconds: float) -> None:
+        """Marks a run as finished, whether it was trained now or before, in `seconds` in all."""
         row = self._rows[label]
-        if row.done.get(run) != row.iterations:
-            self.reporter(label, run)(row.iterations, loss)
-
-    def _note_end(self, label: str, row: _Row) -> None:
-        if not row.is_finished:
-            return
-        row.end = time.monotonic()
-        if self._lines:
-            line = f"{label}: {row.show_iteration()} iterations, loss {row.show_loss()}"
-            print(f"{line}, {row.show_time()}", file=sys.stderr, flush=True)
+        with self._lock:
+            if run not in row.done:
+                self._known_steps += row.iterations
+            row.done[run] = row.iterations
+            row.losses[run] = float(np.median(loss))
+            row.finished.add(run)
+            row.seconds += seconds
+            if row.is_finished and self._lines:
+                line = f"{label}: {row.show_iteration()} iterations, loss {row.show_loss()}"
+                print(f"{line}, {row.seconds:.0f} s", file=sys.stderr, flush=True)
 
     def _table(self) -> Any:
         table = load("rich.table").Table(box=load("rich.box").SIMPLE_HEAD, pad_edge=False)
@@ -120,6 +108,24 @@ class TrainingDisplay:
         for name in ("iteration", "loss", "time left"):
             table.add_column(name, justify="right")
         with self._lock:
+            pace = self._seconds_per_step()
             for label, row in self._rows.items():
-                table.add_row(label, row.show_iteration(), row.show_loss(), row.show_time())
+                left = "done" if row.is_finished else self._show_left(pace, row)
+                table.add_row(label, row.show_iteration(), row.show_loss(), left)
+            if len(self._rows) > 1:
+                table.caption = self._describe_left(pace)
         return table
+
+    def _seconds_per_step(self) -> float | None:
+        """Of all trainings together, as they share the cores."""
+        steps = sum(row.steps for row in self._rows.values()) - self._known_steps
+        return (time.monotonic() - self._start) / steps if steps else None
+
+    def _show_left(self, pace: float | None, row: _Row) -> str:
+        return "" if pace is None else f"{pace * row.steps_left:.0f} s"
+
+    def _describe_left(self, pace: float | None) -> str:
+        steps = sum(row.steps_left for row in self._rows.values())
+        if pace is None:
+            return "compiling" if steps else ""
+        return f"{pace * steps:.0f} s left in all" if steps else ""

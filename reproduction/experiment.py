@@ -158,7 +158,8 @@ class Trainer:
             **options,
             **self._options,
         )
-        self._display.finish(job.label, run, trained.metrics["loss"].values[-1])
+        last = trained.metrics["loss"].values[-1]
+        self._display.finish(job.label, run, last, trained.seconds)
         with self._lock:
             self._seconds[name] = self._seconds.get(name, 0.0) + trained.seconds
         return trained

@@ -68,16 +68,21 @@ class Claim:
         # Rounded numbers decide, so that the verdict agrees with the printed number.
         number = _round(value)
         low, high = (None, None) if interval is None else map(_round, interval)
+        found = cls(claim, "undecided", number, target, unit, better, low, high)
         if number is None or (low is not None and high is not None and low < target < high):
-            verdict: Verdict = "undecided"
-        else:
-            reached = number >= target if better == "higher" else number <= target
-            verdict = "holds" if reached else "does not hold"
-        return cls(claim, verdict, number, target, unit, better, low, high)
+            return found
+        return dataclasses.replace(found, verdict="holds" if found.is_reached else "does not hold")
 
     @property
     def holds(self) -> bool:
         return self.verdict == "holds"
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether the number reaches the target, be it within its uncertainty or not."""
+        if self.value is None or self.target is None:
+            return False
+        return self.value >= self.target if self.better == "higher" else self.value <= self.target
 
     def show_value(self) -> str:
         """The measured number in words, such as "2.8 times higher"."""

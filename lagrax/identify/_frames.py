@@ -69,14 +69,16 @@ def split_frame(frame: Any, columns: Columns) -> Table:
 def read_values(
     values: Any, name: str, columns: tuple[str, ...] = ()
 ) -> tuple[Any, tuple[str, ...]]:
-    """The array of a frame or series and the names of its columns; other values unchanged.
+    """The array of a frame or series, and the names of its columns if these are strings. Other
+    values are returned unchanged.
 
     `columns` are those to take from a frame, by default all.
     """
     if is_frame(values):
         wrapped = _wrap_frame(values)
-        columns = columns or tuple(map(str, wrapped.columns))
-        return _take_columns(wrapped, columns), columns
+        taken = columns or tuple(wrapped.columns)
+        names = taken if all(isinstance(name, str) for name in taken) else ()
+        return _take_columns(wrapped, taken), names
     if is_series(values):
         nw = load("narwhals.stable.v2")
         wrapped = nw.from_native(values, series_only=True, pass_through=True)
@@ -118,13 +120,17 @@ def _wrap_frame(frame: Any) -> Any:
         ) from None
 
 
-def _take_columns(frame: Any, names: Sequence[str]) -> np.ndarray:
+def _take_columns(frame: Any, names: Sequence[Any]) -> np.ndarray:
     for name in names:
         if name not in frame.columns:
+            index = getattr(frame.to_native(), "index", None)
+            in_index = name in getattr(index, "names", ())
+            hint = " It is the index: call reset_index() first." if in_index else ""
             raise ValueError(
                 f"The data frame has no column {name!r}: its columns are {_list_columns(frame)}."
+                f"{hint}"
             )
-    columns = [_read_numbers(frame[name], f"The column {name!r}") for name in names]
+    columns = [_read_numbers(frame.get_column(name), f"The column {name!r}") for name in names]
     return np.stack(columns, axis=1) if columns else np.zeros((len(frame), 0))
 
 

@@ -426,9 +426,9 @@ def _reshape(states: Float[np.ndarray, "times states"], flat: bool) -> States:
 
 def _shape_like(given: Any, trajectory: Trajectory, states: np.ndarray) -> Any:
     """States as an array or data frame like the one that was given."""
-    if not is_frame(given):
-        return _reshape(states, _is_flat(given))
     columns = trajectory.columns
+    if not is_frame(given) or not columns.states:
+        return _reshape(states, _is_flat(given))
     kept = (columns.time, *columns.states) if columns.time else columns.states
     return replace_states(given, kept, columns.states, states)
 

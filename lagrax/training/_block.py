@@ -104,7 +104,7 @@ def _compiled_block(
     length: int,
 ):
     def one_seed(state, data):
-        batches = _Batches(program.batch_size, state.seed, step, length, data)
+        batches = _BatchRows(program.batch_size, state.seed, step, length, data)
         arrays, static = eqx.partition(state, eqx.is_array)
 
         def body(arrays, number):
@@ -185,7 +185,7 @@ def _loss_key(seed: Array, number: Array) -> PRNGKeyArray:
     return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 2**32 - 1), number)
 
 
-class _Batches:
+class _BatchRows:
     """The rows of each step. Each pass over the data has its own order, made from the seed and the
     number of the pass, so a block needs nothing from the block before it."""
 

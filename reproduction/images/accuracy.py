@@ -201,7 +201,7 @@ def _make_measures_table(cells: Cells) -> list[ResultTable]:
     for name, measure in MEASURES.items():
         spreads = compute_spreads(cells, measure)
         kinds = [make_cell_claims(spreads), *make_order_claims(spreads).values()]
-        reached, *orders = [f"{sum(c.holds for c in k)} of {len(k)}" for k in kinds]
+        reached, *orders = [f"{sum(c.is_reached for c in k)} of {len(k)}" for k in kinds]
         rows.append([name, reached, *_count_clear_differences(spreads), *orders])
     columns = ["accuracy", "reach the paper", "clearly below", "clearly above"]
     columns += make_order_claims({})
@@ -209,7 +209,8 @@ def _make_measures_table(cells: Cells) -> list[ResultTable]:
         "A cell is a model on a data set. It reaches the paper if its mean is not below the "
         "paper's mean less its standard deviation. It is clearly below or above if the means are "
         "more than two standard errors of their difference apart; chance alone causes some of "
-        "these. The other columns count the paper's claims about the order of its models: "
+        "these. The other columns count the paper's claims about the order of its models "
+        "that the means bear out, within two standard errors or not: "
         "UNPCDDE5 above NPCDDE5 above NODE; all NPCDDEs and UNPCDDEs above NODE and NDDE; the "
         "best model of Table 1; the best model for each number of added channels."
     )

@@ -94,7 +94,8 @@ def _compute_lead(spreads: dict[str, Spread], model: str, others: Sequence[str])
 def _claim_lead(claim: str, lead: _Lead) -> Claim:
     difference = f"the mean of {lead.model} less that of {lead.other}"
     detail = f"({difference}, with a standard error of {lead.error:.2f})"
-    return Claim.at_least(f"{claim} {detail}", lead.by, 0.0, "points")
+    interval = lead.by - 2 * lead.error, lead.by + 2 * lead.error
+    return Claim.at_least(f"{claim} {detail}", lead.by, 0.0, "points", interval)
 
 
 def make_cell_claims(spreads: Spreads) -> list[Claim]:

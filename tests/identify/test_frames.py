@@ -81,6 +81,12 @@ def test_names_that_are_no_words_are_replaced_by_symbols(driven, tmp_path):
     assert Identifier.load(tmp_path).predict(frame).equals(model.predict(frame))
 
 
+def test_numbered_columns_have_no_names(library):
+    ts, ys = population_series()
+    predicted = library.predict(ts, pd.DataFrame({7: ys}))
+    np.testing.assert_array_equal(predicted, library.predict(ts, ys)[:, None])
+
+
 def test_missing_values_of_every_kind_are_missing(fitted):
     values = [None if i in (7, 31) else y for i, y in enumerate(YS)]
     frames = [
@@ -101,9 +107,10 @@ def test_an_answer_keeps_the_index_of_pandas(fitted):
 
 def test_lists_of_frames_are_several_trajectories(fitted):
     frame = pl.DataFrame({"hour": TS, "prey": YS})
-    model = Identifier([Hold(1.0)], "library").fit([frame, frame[:50]], time="hour")
-    assert [len(t.ts) for t in model.series_] == [len(TS), 50]
-    assert [p.shape for p in fitted.predict([frame, frame[:50]])] == [(len(TS), 2), (50, 2)]
+    whole, part = fitted.predict([frame, frame[:50]])
+    assert whole.equals(fitted.predict(frame))
+    assert part.equals(fitted.predict(frame[:50]))
+    assert fitted.score([frame, frame[:50]]) == fitted.score([TS, TS[:50]], [YS, YS[:50]])
 
 
 def test_delays_are_selected_from_a_frame():
@@ -135,6 +142,12 @@ FRAME = pl.DataFrame({"hour": TS, "prey": YS, "site": ["a"] * len(TS)})
     ("arguments", "options", "kind", "words"),
     [
         ((FRAME,), {}, ValueError, "needs `time`.*columns are hour, prey, site"),
+        (
+            (pd.DataFrame({"prey": YS}, index=pd.Index(TS, name="hour")),),
+            {"time": "hour"},
+            ValueError,
+            r"no column 'hour'.*index: call reset_index\(\)",
+        ),
         ((FRAME,), {"time": "day"}, ValueError, "no column 'day': its columns are hour, prey"),
         ((FRAME, ["wolf"]), {"time": "hour"}, ValueError, "no column 'wolf'"),
         ((FRAME,), {"time": "hour"}, TypeError, "The column 'site' holds String; expected numbers"),

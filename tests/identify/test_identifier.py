@@ -181,7 +181,7 @@ def test_a_constant_state_has_no_score(library):
         assert np.isnan(library.score(ts, np.ones_like(ts), metric=metric))
 
 
-@pytest.mark.parametrize("missing", [0, 12])
+@pytest.mark.parametrize("missing", [pytest.param(0, marks=pytest.mark.slow), 12])
 def test_forecasts_start_from_the_last_known_states(missing):
     ts, ys = population_series(span=24.6)
     later, truth = ts[-6:], ys[-6:].copy()

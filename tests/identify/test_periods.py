@@ -48,29 +48,36 @@ def test_holds_share_their_period():
     assert [d.tau for d in model.delays_] == model.periods_ * 2
 
 
-def test_a_known_field_has_only_its_period_learned():
-    ts, ys = population_series()
+def test_only_the_period_of_a_known_field_is_learned():
+    ts, ys = population_series(span=12.0)
     known = lambda t, y, args, *, history: 2.6 * y * (1 - history[0])
-    model = Identifier([Hold(Learn(0.9))], known, iterations=100, progress=False).fit(ts, ys)
+    period = Learn(0.9, 0.8, 1.2)
+    model = Identifier([Hold(period)], known, iterations=50, progress=False).fit(ts, ys)
     assert model.periods_ == pytest.approx([1.0], rel=1e-3)
     assert model.score(ts, ys) > 0.999
 
 
-def test_negligible_terms_of_a_scanned_period_are_dropped():
-    """The scanned period is not exact while terms are selected, which adds terms."""
-    ts, ys = population_series(span=12.0)
-    model = Identifier([Hold(Learn(0.7))], "library", progress=False, ensemble=2).fit(ts, ys)
-    assert model.equations() == ["x′ = 2.6 x − 2.6 x x(⌊t⌋)"]
-
-
-def test_a_learned_period_forecasts_over_the_next_knot():
+@pytest.fixture(scope="module")
+def scanned():
+    """Two models with a learned period, and measurements beyond the end of their series."""
     ts, ys = population_series(span=11.5)
-    model = Identifier([Hold(Learn(0.9))], "library", progress=False).fit(ts[:110], ys[:110])
+    delays = [Hold(Learn(0.9, 0.8, 1.2))]
+    model = Identifier(delays, "library", progress=False, ensemble=2).fit(ts[:110], ys[:110])
+    return model, ts[110:], ys[110:]
+
+
+def test_negligible_terms_of_a_scanned_period_are_dropped(scanned):
+    """The scanned period is not exact while terms are selected, which adds terms."""
+    assert scanned[0].equations() == ["x′ = 2.6 x − 2.6 x x(⌊t⌋)"]
+
+
+def test_a_learned_period_forecasts_over_the_next_knot(scanned):
+    model, later, truth = scanned
     for ahead in (2, 3, 5):
-        found = model.forecast(ts[110 : 110 + ahead]).mean
-        np.testing.assert_allclose(found, ys[110 : 110 + ahead], rtol=2e-3)
-    np.testing.assert_allclose(model.simulate(np.linspace(2.85, 3.15, 4), 0.4)[0], 0.4, rtol=1e-6)
-    assert np.isfinite(model.simulate(np.linspace(2.85, 3.15, 4), 0.4)).all()
+        np.testing.assert_allclose(model.forecast(later[:ahead]).mean, truth[:ahead], rtol=2e-3)
+    around_a_knot = model.simulate(np.linspace(2.85, 3.15, 4), 0.4)
+    np.testing.assert_allclose(around_a_knot[0], 0.4, rtol=1e-6)
+    assert np.isfinite(around_a_knot).all()
 
 
 @pytest.mark.parametrize(

@@ -14,23 +14,24 @@ def work(display):
         first(50, 0.5)
         second(100, 0.25)
         first(100, 0.75)
+        for run, loss in enumerate((0.75, 0.25)):
+            display.finish("NODE", run, loss, 1.5)
         display.reporter("NPCDDE")(500, 0.125)
-    return display
 
 
 def test_off_a_terminal_each_training_has_one_line_at_its_end(capsys):
     work(TrainingDisplay())
-    (line,) = capsys.readouterr().err.splitlines()
-    assert re.fullmatch(r"NODE: 2 × 100 iterations, loss 5.00e-01, done in 0 s", line)
+    assert capsys.readouterr().err == "NODE: 2 × 100 iterations, loss 5.00e-01, 3 s\n"
 
 
 def test_a_training_of_before_counts_as_done(capsys):
     display = TrainingDisplay()
     with display:
         display.add("NODE", runs=1, iterations=100)
-        display.finish("NODE", 0, 0.5)
-        display.finish("NODE", 0, 0.5)
-    assert capsys.readouterr().err.count("\n") == 1
+        display.finish("NODE", 0, 0.5, 60.0)
+    assert capsys.readouterr().err == "NODE: 100 iterations, loss 5.00e-01, 60 s\n"
+    # It says nothing about the pace of now.
+    assert display._seconds_per_step() is None
 
 
 def test_nothing_is_shown_if_not_wanted(capsys):
@@ -47,5 +48,6 @@ def test_on_a_terminal_one_table_shows_all(monkeypatch, capsys):
     table = shown[shown.rindex("model") :]
     for words in ("iteration", "loss", "time left"):
         assert words in table
-    assert re.search(r"NODE +2 × 100 +5\.00e-01 +done in 0 s", table)
+    assert re.search(r"NODE +2 × 100 +5\.00e-01 +done", table)
     assert re.search(r"NPCDDE +500 of 1,000 +1\.25e-01 +\d+ s", table)
+    assert re.search(r"\d+ s left in all", table)

@@ -43,7 +43,8 @@ def test_printed_numbers_decide(value, at_least, at_most):
     ],
 )
 def test_a_target_within_the_interval_leaves_a_claim_undecided(interval, verdict):
-    assert Claim.at_least("a", 11.0, 10.0, "b", interval).verdict == verdict
+    claim = Claim.at_least("a", 11.0, 10.0, "b", interval)
+    assert (claim.verdict, claim.is_reached) == (verdict, True)
 
 
 @pytest.mark.parametrize("kind", [Claim.at_least, Claim.at_most])

@@ -1,4 +1,4 @@
-"""Where tasks are run: here in their order, or on Ray with workers that die."""
+"""Launchers of tasks: in this process in their order, or on Ray with workers that die."""
 
 import json
 import os
@@ -21,20 +21,20 @@ TESTS = Path(__file__).parent
 SOAK = TESTS.parents[1] / "results" / "soak"
 
 
-def doubled(number):
+def double(number):
     return 2 * number
 
 
-def refused(path):
+def raise_write_error(path):
     raise WriteError(f"{path} cannot be written.")
 
 
-def dies():
+def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def trained(folder, kills):
-    """Kills itself so often, after the second of its four blocks."""
+def train_and_die(folder, kills):
+    """Kills its process after the second block, in the first `kills` attempts."""
     attempts = folder.parent / "attempts"
     with attempts.open("a") as file:
         file.write(f"{os.getpid()}\n")
@@ -44,7 +44,7 @@ def trained(folder, kills):
 
 
 class _Killer:
-    """Looked at after each block."""
+    """Kills the process after the second block."""
 
     def __init__(self):
         self.blocks = 0
@@ -52,26 +52,26 @@ class _Killer:
     def is_set(self):
         self.blocks += 1
         if self.blocks == 2:
-            dies()
+            die()
         return False
 
 
 # --- here -----------------------------------------------------------------------------------------
 
 
-def test_here_one_follows_the_other():
-    tasks = launch("here", doubled, [(3,), (1,), (2,)])
+def test_here_tasks_run_in_order():
+    tasks = launch("here", double, [(3,), (1,), (2,)])
     assert list(tasks) == [(0, 6), (1, 2), (2, 4)]
-    assert list(launch("here", doubled, [])) == []
+    assert list(launch("here", double, [])) == []
 
 
-def test_here_each_begins_when_the_one_before_was_seen():
+def test_here_tasks_start_when_the_result_before_is_used():
     begun = []
     for number, _ in launch("here", begun.append, [(0,), (1,)]):
         assert begun == list(range(number + 1))
 
 
-def test_without_ray_it_says_what_to_install(reproduction_command, monkeypatch):
+def test_missing_ray_names_its_extra(reproduction_command, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     line = "images --quick --model NODE --launcher ray --data ."
     code, out, err = reproduction_command(*line.split())
@@ -102,7 +102,7 @@ class _Errors:
 
 
 class _Ray:
-    """As much of Ray as a launcher sees: tasks end from the last to the first."""
+    """The part of Ray that a launcher uses. Tasks end from the last to the first."""
 
     exceptions = _Errors
 
@@ -138,32 +138,32 @@ class _Ray:
 
 
 @pytest.fixture
-def pretended(monkeypatch):
-    def pretend(**options):
+def fake_ray(monkeypatch):
+    def make(**options):
         ray = _Ray(**options)
         monkeypatch.setattr(_launchers, "load", {"ray": ray}.__getitem__)
         return ray
 
-    return pretend
+    return make
 
 
-def test_what_ends_first_comes_first(pretended):
-    ray = pretended()
-    assert list(launch("ray", doubled, [(3,), (1,)])) == [(1, 2), (0, 6)]
+def test_results_come_in_the_order_of_their_ends(fake_ray):
+    ray = fake_ray()
+    assert list(launch("ray", double, [(3,), (1,)])) == [(1, 2), (0, 6)]
     assert ray.asked == {"num_cpus": 1, "num_gpus": 0, "max_retries": 3}
     assert not ray.initialised
 
 
-def test_a_task_has_gpus_for_itself_where_there_are_some(pretended):
-    ray = pretended(initialised=True, gpus=8)
-    assert list(launch("ray", doubled, [(3,)], gpus=2)) == [(0, 6)]
+def test_tasks_reserve_gpus_if_there_are_any(fake_ray):
+    ray = fake_ray(initialised=True, gpus=8)
+    assert list(launch("ray", double, [(3,)], gpus=2)) == [(0, 6)]
     assert ray.asked["num_gpus"] == 2
-    assert ray.initialised, "what was there before stays"
+    assert ray.initialised, "a cluster that was there before stays"
 
 
 @pytest.mark.parametrize("kind", ["WorkerCrashedError", "NodeDiedError", "OutOfMemoryError"])
-def test_a_task_that_always_dies_is_named(pretended, kind):
-    ray = pretended()
+def test_task_that_always_dies_is_named(fake_ray, kind):
+    ray = fake_ray()
 
     def fails():
         raise getattr(_Errors, kind)
@@ -177,9 +177,9 @@ def test_a_task_that_always_dies_is_named(pretended, kind):
 
 
 @pytest.mark.parametrize("error", [_Errors.LocalRayletDiedError("it died"), OSError("Broken pipe")])
-def test_a_raylet_that_was_killed_is_a_sentence(pretended, error):
-    """Older versions of Ray say no more than that a pipe is broken."""
-    ray = pretended()
+def test_killed_raylet_is_reported(fake_ray, error):
+    """Older versions of Ray raise an OSError for it."""
+    ray = fake_ray()
 
     def fails():
         raise error
@@ -190,8 +190,8 @@ def test_a_raylet_that_was_killed_is_a_sentence(pretended, error):
     assert not ray.initialised
 
 
-def test_what_a_task_raises_is_told_as_it_is(pretended):
-    pretended()
+def test_error_of_a_task_is_raised_as_it_is(fake_ray):
+    fake_ray()
 
     def fails():
         raise _Errors.RayTaskError("a long story")
@@ -204,7 +204,7 @@ def test_what_a_task_raises_is_told_as_it_is(pretended):
 
 # --- a cluster, for real --------------------------------------------------------------------------
 
-# In processes of their own: Ray starts many, and wants to be told beforehand where it may listen.
+# In separate processes, since Ray reads where it may listen when it is imported.
 BEGIN = """
 from pathlib import Path
 from lagrax.training._launchers import launch
@@ -223,11 +223,11 @@ def python(code):
 
 
 @pytest.mark.slow
-def test_a_killed_worker_s_training_is_retried_and_resumed(tmp_path):
+def test_training_of_a_killed_worker_is_retried_and_resumed(tmp_path):
     code = f"""
 import pickle
 folder = Path({str(tmp_path)!r})
-found = dict(launch("ray", t.trained, [(folder / "run", 2), (folder / "other" / "run", 0)]))
+found = dict(launch("ray", t.train_and_die, [(folder / "run", 2), (folder / "other" / "run", 0)]))
 (folder / "found").write_bytes(pickle.dumps(found))
 """
     (tmp_path / "other").mkdir()
@@ -248,13 +248,13 @@ def test_a_task_that_always_dies_on_ray():
     code = """
 from lagrax.training._files import WriteError
 try:
-    list(launch("ray", t.dies, [()]))
+    list(launch("ray", t.die, [()]))
 except t.WorkerDied as error:
     print(error)
 import ray
 assert not ray.is_initialized()
 try:
-    list(launch("ray", t.refused, [("x",)]))
+    list(launch("ray", t.raise_write_error, [("x",)]))
 except WriteError as error:
     print(error)
 """
@@ -267,7 +267,7 @@ except WriteError as error:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="looks into /proc")
-def test_a_cluster_of_its_own_listens_to_this_machine_alone():
+def test_new_cluster_listens_to_this_machine_alone():
     code = """
 for _ in launch("ray", t.listening, [()]):
     print(t.json.dumps(t.listening()))
@@ -285,7 +285,7 @@ for _ in launch("ray", t.listening, [()]):
 
 
 def listening():
-    """The addresses of this machine that something listens to, as Linux writes them."""
+    """The addresses on which this machine listens, in the notation of Linux."""
     found = []
     for name in ("tcp", "tcp6"):
         for line in Path("/proc/net", name).read_text().splitlines()[1:]:
@@ -297,8 +297,8 @@ def listening():
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks into /proc")
-def test_a_sweep_on_ray_leaves_the_same_lines(tmp_path, load_script):
-    """Though one of its workers is killed as soon as it trains."""
+def test_sweep_on_ray_leaves_the_same_lines(tmp_path, load_script):
+    """Even if one of its workers is killed as soon as it trains."""
     load_script(SOAK / "kills.py").write_images(tmp_path / "mnist")
     line = "images --quick --model NODE --epochs 1 --seeds 2 --data mnist --out"
 
@@ -339,7 +339,7 @@ def test_a_sweep_on_ray_leaves_the_same_lines(tmp_path, load_script):
 
 
 def workers(folder):
-    """The processes that train below a folder, by what Ray calls them."""
+    """The processes that train below a folder, found by the titles that Ray gives them."""
     found = []
     for place in Path("/proc").glob("[0-9]*"):
         try:
@@ -352,12 +352,12 @@ def workers(folder):
 
 
 def lines(folder):
-    """But for times, and the commit, which may be another by now."""
+    """The lines without times, and without the commit, which may have changed."""
     apart = {"seconds": 0, "versions": {}}
     return {p.name: json.loads(p.read_text()) | apart for p in folder.rglob("lines/*")}
 
 
-def test_the_command_takes_the_launcher(reproduction_command, monkeypatch):
+def test_command_passes_the_launcher_on(reproduction_command, monkeypatch):
     asked = {}
 
     def sweep(runs, folder, **options):

@@ -15,7 +15,7 @@ from lagrax.training import TrainingError, train
 
 
 def train_written_out(seed, batches):
-    """The loop as anybody would write it."""
+    """The loop as a user of optax would write it."""
     model = make(jax.random.key(seed))
     state = ADAM.init(eqx.filter(model, eqx.is_inexact_array))
     losses = []
@@ -79,7 +79,7 @@ def test_numpy_arrays_are_trained(seeds):
 @pytest.mark.parametrize("size", [3, 5, 10, 99])
 @pytest.mark.parametrize("block", [1, 7])
 def test_each_pass_uses_every_row_once(size, block):
-    """A model that only sums up the rows it is shown; ten rows, the last batch smaller."""
+    """The loss returns the rows of its batch. There are ten rows, and the last batch is smaller."""
     rows = jnp.arange(10.0) + 1
     steps = -(-10 // size) * 2
 
@@ -102,7 +102,7 @@ def test_each_pass_uses_every_row_once(size, block):
 
 
 def test_block_may_end_within_the_next_pass():
-    """Four batches a pass: blocks of three reach into the next one."""
+    """A pass has four batches, and a block three."""
     seen = lambda model, batch: (model["x"] * 0 + batch, {"batch": batch})
     start, rows = lambda key: {"x": jnp.zeros(())}, jnp.arange(10.0)
     options = {"steps": 8, "batch_size": 3, "progress": False}
@@ -111,7 +111,7 @@ def test_block_may_end_within_the_next_pass():
 
 
 def test_noisy_loss_gets_a_new_key_at_each_step(tmp_path):
-    """Another key at each step and for each seed, the same ones after a stop."""
+    """Each step and seed has its own key, also in a run that is resumed."""
 
     def noisy(model, batch, key):
         noise = jax.random.normal(key)
@@ -151,7 +151,7 @@ def test_key_with_a_default_is_left_alone():
 
 @pytest.mark.parametrize("seeds", [0, [0, 1]], ids=["one", "two"])
 def test_optimisers_that_need_the_loss(seeds):
-    """A quadratic, which L-BFGS with its line search solves at once."""
+    """L-BFGS with its line search minimises a quadratic function in a few steps."""
     quadratic = lambda model, x: (x @ model["w"] - 3.0 * x[:, 0]) ** 2
     start = lambda key: {"w": jnp.zeros(1)}
     x = jnp.linspace(-1.0, 1.0, 16)[:, None]
@@ -186,7 +186,7 @@ def test_parameters_keep_their_precision(optimiser):
 @pytest.mark.parametrize("opaque", [False, True], ids=["step by step", "opaque"])
 @pytest.mark.parametrize("seeds", [0, (0, 1)], ids=["one", "two"])
 def test_sharpness_aware_minimisation_equals_a_loop_written_out(opaque, seeds):
-    """Against the loop by hand, as optax's documentation writes it."""
+    """The loop is that of optax's documentation."""
     uphill = optax.chain(optax.contrib.normalize(), optax.sgd(0.05))
     optimiser = optax.contrib.sam(optax.adam(0.1), uphill, opaque_mode=opaque)
     run = train(loss, make, DATA, optimiser, steps=7, seeds=seeds, progress=False)
@@ -230,7 +230,7 @@ def test_training_ends_when_patience_is_lost(tmp_path):
 
 
 def train_counter(table, **options):
-    """Each step adds one to a number, by which `evaluate` reads a metric from the table."""
+    """Each step adds one to a number, the row of `table` from which `evaluate` reads its metric."""
     value = lambda model, batch: -model["number"] + 0 * batch
     start = lambda key: {"number": jnp.zeros(()), "seed": jax.random.key_data(key)[-1]}
 

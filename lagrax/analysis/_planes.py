@@ -70,8 +70,8 @@ def basins(
     ```
 
     Two starts share an attractor, of any kind, if their orbits come closer to each other than a
-    cell of the grid after `iterates`. Raise `resolution` to separate close attractors. Raise `iterates`
-    if orbits settle slowly, which shows as many attractors.
+    cell of the grid after `iterates`. Raise `resolution` to separate close attractors. Raise
+    `iterates` if orbits settle slowly, which shows as many attractors.
     """
     f = as_map(equation)
     if f.size != 2:

@@ -142,13 +142,13 @@ def test_links_are_rewritten_for_the_site(load_script):
     hooks = load_script(DOCS / "site.py")
     page = "[a](../results/x.md) [b](gradients.md#memory) ![c](images/c.png) [d](https://e.org)"
     expected = "[a](results/x.md) [b](gradients.md#memory) ![c](images/c.png) [d](https://e.org)"
-    assert hooks.mend(page, "images.md", inside=True) == expected
+    assert hooks.rewrite_links(page, "images.md", inside=True) == expected
     page = "[a](../../results/x.md#y) [b](../solve.md) [c](#d)"
     expected = "[a](../results/x.md#y) [b](../solve.md) [c](#d)"
-    assert hooks.mend(page, "api/nn.md", inside=True) == expected
+    assert hooks.rewrite_links(page, "api/nn.md", inside=True) == expected
     page = "[a](../../docs/images.md) ![b](curves.png) [c](docs/x.md)"
     expected = "[a](../../images.md) ![b](curves.png) [c](docs/x.md)"
-    assert hooks.mend(page, "results/images/README.md", inside=False) == expected
+    assert hooks.rewrite_links(page, "results/images/README.md", inside=False) == expected
 
 
 # --- the paper's map, and the picture of the files ------------------------------------------------

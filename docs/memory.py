@@ -1,10 +1,10 @@
-"""How much memory does a gradient take? Measures it and writes the table of docs/gradients.md.
+"""Measures the memory of a gradient and writes the table of docs/gradients.md.
 
-    python docs/memory.py           measures, and writes the table
-    python docs/memory.py --check   measures, and exits 1 if the table is more than 25 % off
+    python docs/memory.py           measures and writes the table
+    python docs/memory.py --check   measures and exits 1 if the table is more than 25 % off
 
-The figures are those of XLA's compiler for the CPU: the temporary buffers of the compiled gradient,
-known before it runs. They depend on the version of jaxlib, hence the tolerance.
+XLA's compiler for the CPU reports the size of the temporary buffers of the compiled gradient. It
+depends on the version of jaxlib, hence the tolerance.
 """
 
 import argparse
@@ -31,7 +31,7 @@ INTERVALS, WIDTH, BATCH = 10, 64, 16
 
 
 def temporary_bytes(gradient, steps: int) -> int:
-    """Of the gradient of a solve over all intervals, with respect to the weights of its field."""
+    """Returns the memory of the gradient of a solve with respect to the weights of its field."""
     w = jnp.zeros((2 * WIDTH, WIDTH), jnp.float32)
     y0 = jnp.ones((BATCH, WIDTH), jnp.float32)
 
@@ -56,7 +56,7 @@ def temporary_bytes(gradient, steps: int) -> int:
 
 
 def measure() -> dict[str, list[float]]:
-    """Megabytes for each gradient, one figure for each number of steps."""
+    """Returns megabytes for each gradient and each number of steps."""
     return {
         way: [temporary_bytes(gradient, steps) / 1e6 for steps in STEPS]
         for way, gradient in WAYS.items()
@@ -74,7 +74,7 @@ def as_table(measured: dict[str, list[float]]) -> str:
 
 
 def read_table(page: str) -> dict[str, list[float]]:
-    """What `as_table` wrote between the markers of the page."""
+    """Reads the table between the markers of the page."""
     found = TABLE.search(page)
     if found is None:
         raise ValueError("No table: expected the markers <!-- memory --> and <!-- /memory -->.")
@@ -83,7 +83,7 @@ def read_table(page: str) -> dict[str, list[float]]:
 
 
 def differences(measured: dict[str, list[float]], written: dict[str, list[float]]) -> list[str]:
-    """One sentence for each cell that is off by more than the tolerance."""
+    """Returns a sentence for each cell that is off by more than the tolerance."""
     if {w: len(m) for w, m in measured.items()} != {w: len(m) for w, m in written.items()}:
         return ["The table has other rows or columns than those measured."]
     return [

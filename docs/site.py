@@ -1,8 +1,8 @@
 """MkDocs hooks: pages from outside docs/, help texts of commands, and links of notebooks.
 
-Pages link to each other by their places in the repository, so that links work wherever the files
-are read. In the site docs/ is the root: `docs/images.md` is `images.md`, and
-`results/images/README.md` keeps its place.
+Pages link to each other by their paths in the repository, so that links also work where the files
+are read. The root of the site is docs/: `docs/images.md` becomes `images.md`, and
+`results/images/README.md` keeps its path.
 """
 
 import posixpath
@@ -42,11 +42,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     inside = Path(str(page.file.abs_src_path)).is_relative_to(ROOT / "docs")
-    return insert_help(mend(markdown, page.file.src_uri, inside))
+    return insert_help(rewrite_links(markdown, page.file.src_uri, inside))
 
 
-def mend(markdown: str, uri: str, inside: bool) -> str:
-    """The page with its links from place to place in the repository as links within the site."""
+def rewrite_links(markdown: str, uri: str, inside: bool) -> str:
+    """Replaces links between files of the repository by links within the site."""
     place = posixpath.dirname(f"docs/{uri}" if inside else uri)
 
     def within_the_site(link: re.Match) -> str:
@@ -95,19 +95,19 @@ def context_of(command: str, arguments: list[str], **options: Any) -> Any:
 
 def on_page_content(content: str, page: Page, files: Files, **_: object) -> str:
     if page.file.src_uri.endswith(".ipynb"):
-        return of_notebook(content, page.file, files)
+        return clean_notebook(content, page.file, files)
     return content
 
 
 # mkdocs-jupyter adds MathJax without an address, its configuration, and Mermaid from a server.
 SCRIPT = re.compile(r"<script\b[^>]*>(?:(?!</script>).)*</script>", re.DOTALL)
 FOREIGN = ('<script src="">', "x-mathjax-config", "cdnjs.cloudflare.com")
-# It leaves links to other pages as they are written, to files that the site does not have.
+# It leaves links to notebooks and Markdown files, which the site does not have.
 PAGE = re.compile(r'href="([^":#]+\.(?:md|ipynb))(#[^"]*)?"')
 
 
-def of_notebook(content: str, file: File, files: Files) -> str:
-    """A notebook's HTML that asks no server for anything and links to the site's own pages."""
+def clean_notebook(content: str, file: File, files: Files) -> str:
+    """Removes foreign scripts from a notebook's HTML and links it to the pages of the site."""
 
     def link(found: re.Match) -> str:
         folder = posixpath.dirname(file.src_uri)

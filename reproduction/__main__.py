@@ -20,7 +20,7 @@ from .data import DataError
 from .experiment import Experiment, conduct
 from .images import PRECISIONS, SOLVERS, STUDIES, list_record_files, plan, sweep
 from .models import DATASETS, paper_models, paper_size
-from .report import read_experiment, write_report
+from .report import write_report
 from .result import Claim, Entry, Result, ResultError
 
 app = typer.Typer(
@@ -173,7 +173,7 @@ def images(
         swept = sweep(runs, out / ("images-quick" if quick else "images"), **where)
         if not list_record_files(swept.folder):  # and so nothing to report
             raise typer.Exit(1 if swept.failed else 0)
-        entries = {swept.folder: read_experiment(swept.folder)}
+        entries = {swept.folder: swept.entry}
         report = _report_on(out, entries)
     _print_results(entries, report, as_json)
     if swept.failed:

@@ -171,6 +171,7 @@ def make_image_page(images: ImageResults) -> str:
             "Made by `results/collect.py` from the records of the runs in this folder; do not "
             "edit. [docs/images.md](../../docs/images.md) describes the training and gives the "
             "reasons for its settings.\n",
+            f"**{result.finding}**\n" if result.finding else "",
             f"{result.about}\n",
             f"{len(result.trainings)} runs, whose times add up to {result.seconds / 3600:.1f} "
             f"hours, on {machine['device']}, {versions}.\n",

@@ -150,10 +150,14 @@ def print_answer(
     if as_json:
         print_json(summary)
         return
+    print(*lines, *(f"Wrote {path}" for path in answer_paths(summary, verbose)), sep="\n")
+
+
+def answer_paths(summary: dict[str, Any], verbose: bool) -> list[Path]:
+    """The one file of an answer to open first; with `verbose` all files."""
     files = summary["files"]
     first = next((name for name in OPEN_FIRST if name in files), files[0])
-    names = files if verbose else [first]
-    print(*lines, *(f"Wrote {Path(summary['folder']) / name}" for name in names), sep="\n")
+    return [Path(summary["folder"]) / name for name in (files if verbose else [first])]
 
 
 # The file of an answer to open first, the best one first.

@@ -28,6 +28,7 @@ from .answers import (
 from .command import (
     Json,
     Verbose,
+    answer_paths,
     check_launcher,
     leaving_as_it_was,
     print_answer,
@@ -35,7 +36,7 @@ from .command import (
     takes,
 )
 from .fit_figures import draw_figures
-from .fit_model import Fit, find
+from .fit_model import Fit, fit_equation
 from .fit_options import FitError as FitError, FitOptions
 from .fit_report import render_fit
 from .fit_scores import QUIET
@@ -73,7 +74,8 @@ def fit(
     """
     check_launcher(launcher)
     if len(data) > 1:
-        _fit_several(list_tasks(data, out or Path("fits"), options), launcher, as_json)
+        tasks = list_tasks(data, out or Path("fits"), options)
+        _fit_several(tasks, launcher, as_json, verbose)
         return
     with leaving_as_it_was():
         summary, lines = fit_table(data[0], out or Path(f"fit-{data[0].stem}"), options)
@@ -95,9 +97,9 @@ def fit_table(data: Path, out: Path, options: FitOptions) -> tuple[dict[str, Any
     table = read_table(
         data, options.time, options.column or None, options.inputs or (), options.unit
     )
-    found = find(data, options, table)
-    lines = [*format_lines(found), *note_new_folder(out)]
-    summary = write_answer(found, out)
+    result = fit_equation(data, options, table)
+    lines = [*format_lines(result), *note_new_folder(out)]
+    summary = write_answer(result, out)
     return summary | {"folder": str(out.resolve())}, lines
 
 
@@ -125,18 +127,20 @@ def try_fit(data: Path, out: Path, options: FitOptions) -> tuple[dict[str, Any] 
     return summary, "\n".join(lines)
 
 
-def _fit_several(tasks: Sequence[Task], launcher: Any, as_json: bool) -> None:
+def _fit_several(tasks: Sequence[Task], launcher: Any, as_json: bool, verbose: bool) -> None:
     """Prints answers as they come. A table that fails is named, and the others continue."""
     summaries, failed = [], 0
     for number, (summary, lines) in launch(launcher, try_fit, tasks):
         name = tasks[number][0].name
-        failed += summary is None
-        summaries += [summary] if summary else []
-        where = f"wrote {summary['folder']}" if summary else f"failed: {lines}"
-        print(f"{name}: {where}", file=sys.stderr)
-        if summary and summary["doubt"]:
-            print(f"{name}: {summary['doubt']}", file=sys.stderr)
-        if summary and not as_json:
+        if summary is None:
+            failed += 1
+            print(f"{name}: failed: {lines}", file=sys.stderr)
+            continue
+        summaries.append(summary)
+        doubt = [summary["doubt"]] if summary["doubt"] else []
+        for line in [*(f"wrote {path}" for path in answer_paths(summary, verbose)), *doubt]:
+            print(f"{name}: {line}", file=sys.stderr)
+        if not as_json:
             print(*(f"{name}: {equation}" for equation in summary["equations"]), sep="\n")
     if as_json:
         print_json(summaries)
@@ -147,13 +151,13 @@ def _fit_several(tasks: Sequence[Task], launcher: Any, as_json: bool) -> None:
 # --- the answer -----------------------------------------------------------------------------------
 
 
-def write_answer(found: Fit, out: Path) -> dict[str, Any]:
-    """Writes everything that was found to the folder `out`; returns the summary."""
-    figures = draw_figures(found)
-    table, predicted = found.table, found.predicted
-    held_out = np.arange(len(table.ts)) >= found.held_out
+def write_answer(result: Fit, out: Path) -> dict[str, Any]:
+    """Writes all results to the folder `out`, and returns the summary."""
+    figures = draw_figures(result)
+    table, predicted = result.table, result.predicted
+    held_out = np.arange(len(table.ts)) >= result.held_out
     with answering(out) as folder:
-        found.model.save(folder / "model")
+        result.model.save(folder / "model")
         columns = [x for pair in zip(table.ys.T, predicted.T, strict=True) for x in pair]
         names = [x for name in table.names for x in (name, f"{name}_predicted")]
         write_table(
@@ -161,11 +165,11 @@ def write_answer(found: Fit, out: Path) -> dict[str, Any]:
             [table.time_name, *names, "held_out"],
             [table.format_times(table.ts), *columns, held_out.astype(int)],
         )
-        if found.forecast is not None:
-            _write_forecast(folder / "forecast.csv", table, found.forecast)
+        if result.forecast is not None:
+            _write_forecast(folder / "forecast.csv", table, result.forecast)
         write_figures(folder, list(figures.values()))
-        write_atomically(folder / PAGE, render_fit(found, figures))
-        return write_summary(folder, summarise(found))
+        write_atomically(folder / PAGE, render_fit(result, figures))
+        return write_summary(folder, summarise(result))
 
 
 def _write_forecast(path: Path, table: Measurements, forecast: Forecast) -> None:
@@ -175,9 +179,9 @@ def _write_forecast(path: Path, table: Measurements, forecast: Forecast) -> None
     write_table(path, [table.time_name, *names], [table.format_times(forecast.ts), *columns])
 
 
-def summarise(found: Fit) -> dict[str, Any]:
+def summarise(result: Fit) -> dict[str, Any]:
     """The results as JSON has them."""
-    model, runs, table = found.model, found.long_run, found.table
+    model, runs, table = result.model, result.long_run, result.table
     return {
         "command": "fit",
         "columns": list(table.names),
@@ -188,20 +192,20 @@ def summarise(found: Fit) -> dict[str, Any]:
         "sampling": table.sampling,
         "missing": table.missing,
         "gaps": len(table.gaps),
-        "equations": found.equations,
-        "symbols": found.symbols._asdict(),
-        "terms": [_without_nan(t._asdict()) | {"weak": t.is_weak} for t in found.terms],
+        "equations": result.equations,
+        "symbols": result.symbols._asdict(),
+        "terms": [_without_nan(t._asdict()) | {"weak": t.is_weak} for t in result.terms],
         "delays": [_delay_to_json(d) for d in model.delays_],
         "periods": model.periods_,
-        "unsure": found.unsure,
-        "scores": [_without_nan(s._asdict()) | {"verdict": s.verdict} for s in found.scores],
-        "doubt": found.doubt,
-        "held_out_from": str(table.format_times(table.ts)[found.held_out]),
+        "unsure": result.unsure,
+        "scores": [_without_nan(s._asdict()) | {"verdict": s.verdict} for s in result.scores],
+        "doubt": result.doubt,
+        "held_out_from": str(table.format_times(table.ts)[result.held_out]),
         "horizon": model.window_,
-        "selection": _selection_to_json(found.selection),
+        "selection": _selection_to_json(result.selection),
         "long_run": runs.to_json() if isinstance(runs, LongRun) else {"sentence": runs},
-        "options": {"data": str(found.data)} | found.options.to_json(),
-        "seconds": found.seconds,
+        "options": {"data": str(result.data)} | result.options.to_json(),
+        "seconds": result.seconds,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": machine(),
     }
@@ -232,25 +236,25 @@ def _delay_to_json(delay: Delay) -> dict[str, Any]:
     return record | ({"lag": delay.lag} if isinstance(delay, Hold) else {})
 
 
-def format_lines(found: Fit) -> list[str]:
+def format_lines(result: Fit) -> list[str]:
     """The results as lines to print."""
-    lines = [str(found.selection)] if found.selection else []
-    lines += found.equations
-    lines += [f"where {found.symbols.legend}"] if found.symbols.legend else []
-    weak = warn_of_weak_terms(found.terms)
+    lines = [str(result.selection)] if result.selection else []
+    lines += result.equations
+    lines += [f"where {result.symbols.legend}"] if result.symbols.legend else []
+    weak = warn_of_weak_terms(result.terms)
     lines += [weak] if weak else []
-    table, model = found.table, found.model
+    table, model = result.table, result.model
     if model.periods_:
         periods = ", ".join(table.with_unit(float(f"{p:.6g}")) for p in model.periods_)
         lines.append(f"Learned period: {periods}")
-    lines += found.unsure
-    after = table.format_time(table.ts[found.held_out])
+    lines += result.unsure
+    after = table.format_time(table.ts[result.held_out])
     lines.append(f"On the held-out end, from {after} on, at most {model.window_} samples ahead:")
     lines += [
         f"  {s.name}: R² {s.r2:.4f}, nrmse {s.nrmse:.4f} (standing still: {s.standing_still:.4f})"
-        for s in found.scores
+        for s in result.scores
     ]
-    lines += [s.verdict for s in found.scores if s.movement < QUIET]
-    lines += [found.doubt] if found.doubt else []
-    runs = found.long_run
+    lines += [s.verdict for s in result.scores if s.movement < QUIET]
+    lines += [result.doubt] if result.doubt else []
+    runs = result.long_run
     return lines + (runs.lines() if isinstance(runs, LongRun) else [runs])

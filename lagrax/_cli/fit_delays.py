@@ -83,17 +83,17 @@ def make_candidates(lookback: Lookback, table: Measurements) -> dict[str, list[D
     candidates: dict[str, list[Delay]] = {"none": []}
     if lookback.hold is not None:
         for lags in range(1, (lookback.lags or 2) + 1):
-            name = f"{lags} hold{'s' * (lags > 1)} of {lookback.hold:g}"
+            name = f"{lags} hold{'s' * (lags > 1)} of {table.with_unit(lookback.hold)}"
             candidates[name] = [*holds(_period(lookback, table, lookback.hold, lags), lags)]
         for tau in _neighbours(lookback, table, lookback.hold, LEAST_SAMPLES * table.gap):
-            candidates[f"1 hold of {tau:g}"] = [Hold(tau)]
+            candidates[f"1 hold of {table.with_unit(tau)}"] = [Hold(tau)]
     if lookback.lag is not None:
         for tau in _neighbours(lookback, table, lookback.lag, table.gap):
-            candidates[f"a lag of {tau:g}"] = [Lag(tau)]
+            candidates[f"a lag of {table.with_unit(tau)}"] = [Lag(tau)]
     # What acts after the period of a hold may act after a lag of it.
     for tau in (lookback.lag, lookback.hold):
         if tau is not None:
-            candidates[f"a lag of {tau:g}"] = [Lag(_period(lookback, table, tau, 1))]
+            candidates[f"a lag of {table.with_unit(tau)}"] = [Lag(_period(lookback, table, tau, 1))]
     return candidates
 
 

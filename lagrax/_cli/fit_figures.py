@@ -13,28 +13,28 @@ BEFORE = 4
 MOST_PANELS = 6
 
 
-def draw_figures(found: Fit) -> dict[str, Figure]:
+def draw_figures(result: Fit) -> dict[str, Figure]:
     """All figures by name."""
     drawn = [
-        _draw_fit(found),
-        _draw_portrait(found),
-        _draw_forecast(found),
-        found.selection.figure() if found.selection else None,
-        _draw_scans(found),
-        _draw_losses(found),
-        found.long_run.cobweb if isinstance(found.long_run, LongRun) else None,
+        _draw_fit(result),
+        _draw_portrait(result),
+        _draw_forecast(result),
+        result.selection.figure() if result.selection else None,
+        _draw_scans(result),
+        _draw_losses(result),
+        result.long_run.cobweb if isinstance(result.long_run, LongRun) else None,
     ]
     return {figure.name: figure for figure in drawn if figure is not None}
 
 
 def _draw_columns(
-    found: Fit, name: str, caption: str, marks_of: Callable[[int], list[Mark]]
+    result: Fit, name: str, caption: str, marks_of: Callable[[int], list[Mark]]
 ) -> Figure:
     """A figure with a panel for each of the first columns."""
-    names = found.table.names
+    names = result.table.names
     hidden = len(names) - MOST_PANELS
     panels = [
-        Panel(marks_of(i), "", found.table.time_label, name)
+        Panel(marks_of(i), "", result.table.time_label, name)
         for i, name in enumerate(names[:MOST_PANELS])
     ]
     if hidden > 0:
@@ -42,8 +42,8 @@ def _draw_columns(
     return Figure(name, caption, panels, 1 if len(names) == 1 else 2)
 
 
-def _draw_fit(found: Fit) -> Figure:
-    table, cut = found.table, found.held_out
+def _draw_fit(result: Fit) -> Figure:
+    table, cut = result.table, result.held_out
     size = 3.0 if len(table.ts) < 400 else 1.5
     edge = float(table.ts[cut - 1] + table.ts[cut]) / 2
 
@@ -53,18 +53,18 @@ def _draw_fit(found: Fit) -> Figure:
         return [
             Line([edge, edge], ends, "held out from here on", "grey", True, 1),
             Points(table.ts, ys, "measured", "grey", size),
-            Line(table.ts, found.predicted[:, i], "predicted", "blue", width=1),
+            Line(table.ts, result.predicted[:, i], "predicted", "blue", width=1),
         ]
 
     caption = (
         "The measurements and the predictions of the equation, which start anew from the "
-        f"measurements every {found.model.window_} samples."
+        f"measurements every {result.model.window_} samples."
     )
-    return _draw_columns(found, "fit", caption, marks_of)
+    return _draw_columns(result, "fit", caption, marks_of)
 
 
-def _draw_forecast(found: Fit) -> Figure | None:
-    table, forecast = found.table, found.forecast
+def _draw_forecast(result: Fit) -> Figure | None:
+    table, forecast = result.table, result.forecast
     if forecast is None:
         return None
     last = slice(-min(len(table.ts), max(BEFORE * len(forecast.ts), 40)), None)
@@ -82,21 +82,21 @@ def _draw_forecast(found: Fit) -> Figure | None:
 
     caption = (
         f"The series continued by {len(forecast.ts)} samples. The band is two standard deviations "
-        f"wide on either side; it combines the spread of the {found.model.ensemble} models and the "
-        "errors on held-out windows."
+        f"wide on either side. It combines the spread of the {result.model.ensemble} models and "
+        "the errors on held-out windows."
     )
     if table.input_names:
         caption += " Inputs keep their last value."
-    return _draw_columns(found, "forecast", caption, marks_of)
+    return _draw_columns(result, "forecast", caption, marks_of)
 
 
-def _draw_portrait(found: Fit) -> Figure:
-    table, predicted = found.table, found.predicted
+def _draw_portrait(result: Fit) -> Figure:
+    table, predicted = result.table, result.predicted
     x, y = table.names[0], table.names[-1 if len(table.names) == 1 else 1]
     measured, predicted = table.ys[:, :2], predicted[:, :2]
     caption = f"{y} against {x}, measured and predicted."
     if len(table.names) == 1:
-        lag = _decorrelation_time(found)
+        lag = _decorrelation_time(result)
         caption = f"{x} against its value {table.with_unit(lag)} before, measured and predicted."
         measured, predicted = (
             _pair_with_past(table.ts, z[:, 0], lag) for z in (measured, predicted)
@@ -116,12 +116,12 @@ def _pair_with_past(ts: np.ndarray, values: np.ndarray, lag: float) -> np.ndarra
     return np.stack([past, values], axis=1)
 
 
-def _decorrelation_time(found: Fit) -> float:
+def _decorrelation_time(result: Fit) -> float:
     """The lag at which the correlation of the first column with itself has fallen to 1/e.
 
     With a shorter one a portrait would show a diagonal.
     """
-    table = found.table
+    table = result.table
     known = np.isfinite(table.ys[:, 0])
     regular = np.arange(table.ts[0], table.ts[-1] + table.gap / 2, table.gap)
     x = np.interp(regular, table.ts[known], table.ys[known, 0])
@@ -132,29 +132,29 @@ def _decorrelation_time(found: Fit) -> float:
     return float(f"{table.gap * (low[0] if len(low) else 1):.6g}")
 
 
-def _draw_losses(found: Fit) -> Figure | None:
-    if not found.model.losses_:
+def _draw_losses(result: Fit) -> Figure | None:
+    if not result.model.losses_:
         return None
     marks: list[Mark] = []
     names = {"loss": ("training", "sky"), "held_out": ("held out", "orange")}
     for name, (label, colour) in names.items():
-        series = found.model.losses_[name]
+        series = result.model.losses_[name]
         values = np.reshape(series.values, (len(series.steps), -1))
         marks += [Line(series.steps, v, label, colour, width=0.8) for v in values.T]
     caption = (
-        f"Mean squared error of a window during the training of the {found.model.ensemble} models, "
-        "in squares of standard deviations. Each model is kept at its smallest held-out error."
+        f"Mean squared error of a window during the training of {result.model.ensemble} models, in "
+        "squares of standard deviations. Each model is kept at its smallest held-out error."
     )
     panel = Panel(marks, "", "iteration", "mean squared error", ylog=True)
     return Figure("training", caption, [panel])
 
 
-def _draw_scans(found: Fit) -> Figure | None:
-    scans = [scan for scan in found.model.scans_ if len(scan.periods)]
+def _draw_scans(result: Fit) -> Figure | None:
+    scans = [scan for scan in result.model.scans_ if len(scan.periods)]
     if not scans:
         return None
     panels = []
-    for scan, period in zip(scans, found.model.periods_, strict=True):
+    for scan, period in zip(scans, result.model.periods_, strict=True):
         ends = [float(scan.errors.min()), float(scan.errors.max())]
         marks: list[Mark] = [
             Line(scan.periods, scan.errors, "held-out error", width=1),

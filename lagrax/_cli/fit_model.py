@@ -71,11 +71,13 @@ class Fit:
         chosen = self.selection.best if self.selection else None
         if chosen is not None and chosen.kept and len(chosen.scans) == 1:
             tau = float(np.asarray(chosen.kept[0].tau))
-            return _compare_periods([tau], chosen.scans)
-        return _compare_periods(self.model.periods_, self.model.scans_)
+            return _compare_periods([tau], chosen.scans, self.table)
+        return _compare_periods(self.model.periods_, self.model.scans_, self.table)
 
 
-def _compare_periods(periods: Sequence[float], scans: Sequence[Scan]) -> list[str]:
+def _compare_periods(
+    periods: Sequence[float], scans: Sequence[Scan], table: Measurements
+) -> list[str]:
     sentences = []
     # A model that was loaded has periods, and no scans.
     for period, scan in zip(periods, scans, strict=False):
@@ -87,13 +89,13 @@ def _compare_periods(periods: Sequence[float], scans: Sequence[Scan]) -> list[st
         if len(ranges) > MOST_RANGES:
             others = f"many from {good.min():.3g} to {good.max():.3g}"
         sentences.append(
-            f"The period {period:.4g} is not sure: of those that were tried, {others} explain the "
-            "series about as well."
+            f"The period {table.with_unit(float(f'{period:.4g}'))} is not sure: of those that were "
+            f"tried, {others} explain the series about as well."
         )
     return sentences
 
 
-def find(data: Path, options: FitOptions, table: Measurements) -> Fit:
+def fit_equation(data: Path, options: FitOptions, table: Measurements) -> Fit:
     """Fits the table as the options ask, with progress on stderr."""
     stamps = [time.monotonic()]
     lookback = read_lookback(options, table)
@@ -113,7 +115,7 @@ def find(data: Path, options: FitOptions, table: Measurements) -> Fit:
     scores = score_predictions(
         table.names, table.ys, filled, predicted, held_out, starts, model.window_
     )
-    found = Fit(
+    result = Fit(
         data,
         options,
         table,
@@ -131,7 +133,7 @@ def find(data: Path, options: FitOptions, table: Measurements) -> Fit:
     seconds = dict(zip(names, np.diff(stamps).round(2).tolist(), strict=True))
     if selection is None:
         del seconds["choosing the delays"]
-    return dataclasses.replace(found, seconds=seconds)
+    return dataclasses.replace(result, seconds=seconds)
 
 
 def _choose_forecast_times(length: Duration, table: Measurements) -> Float[np.ndarray, " samples"]:

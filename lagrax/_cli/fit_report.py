@@ -18,30 +18,30 @@ from .table import Measurements
 TEMPLATE = Path(__file__).with_name("templates") / "fit.html"
 
 
-def render_fit(found: Fit, figures: dict[str, Figure]) -> str:
-    """The page with everything that was found."""
-    table, model = found.table, found.model
-    runs = found.long_run if isinstance(found.long_run, LongRun) else None
+def render_fit(result: Fit, figures: dict[str, Figure]) -> str:
+    """Renders the page with all results."""
+    table, model = result.table, result.model
+    runs = result.long_run if isinstance(result.long_run, LongRun) else None
     return render_page(
         TEMPLATE,
-        title=f"{found.data.name}: a fitted equation",
-        found=found,
+        title=f"{result.data.name}: a fitted equation",
+        result=result,
         table=table,
         model=model,
         figures=figures,
         first=table.format_time(table.ts[0]),
         last=table.format_time(table.ts[-1]),
-        held_out=table.format_time(table.ts[found.held_out]),
+        held_out=table.format_time(table.ts[result.held_out]),
         columns=_list_columns(table),
-        scores=[_format_score(score) for score in found.scores],
+        scores=[_format_score(score) for score in result.scores],
         look_back=_describe_delays(model.delays_, table),
         holds=any(not isinstance(delay, Lag) for delay in model.delays_),
         periods=", ".join(table.with_unit(float(f"{p:.6g}")) for p in model.periods_),
-        terms=_list_terms(found),
-        candidates=_list_candidates(found),
+        terms=_list_terms(result),
+        candidates=_list_candidates(result),
         runs=runs,
         exponents=", ".join(f"{x:.4g}" for x in runs.exponents) if runs else "",
-        settings=_list_settings(found),
+        settings=_list_settings(result),
         machine=describe_machine(),
     )
 
@@ -74,32 +74,37 @@ def _describe_delays(delays: Sequence[Delay], table: Measurements) -> str:
     return ", ".join(words) or "nothing"
 
 
-def _list_terms(found: Fit) -> list[list[str]]:
-    prime = "" if len(found.scores) == 1 else "{}′: "
+def _list_terms(result: Fit) -> list[list[str]]:
+    prime = "" if len(result.scores) == 1 else "{}′: "
     support = lambda term: "weak" if term.is_weak else "good"
     return [
-        [prime.format(t.state) + t.text, f"{t.coefficient:.4g}", f"{t.spread:.2g}", support(t)]
-        for t in found.terms
+        [
+            prime.format(t.state) + t.text,
+            f"{t.coefficient:.4g}".replace("-", "−"),
+            f"{t.spread:.2g}",
+            support(t),
+        ]
+        for t in result.terms
         if np.isfinite(t.spread)
     ]
 
 
-def _list_candidates(found: Fit) -> list[list[str]]:
-    if found.selection is None:
+def _list_candidates(result: Fit) -> list[list[str]]:
+    if result.selection is None:
         return []
     return [
         [
             candidate.name,
             f"{candidate.error:.4g}",
-            _describe_delays(candidate.kept, found.table),
-            "chosen" if candidate is found.selection.best else "",
+            _describe_delays(candidate.kept, result.table),
+            "chosen" if candidate is result.selection.best else "",
         ]
-        for candidate in found.selection.candidates
+        for candidate in result.selection.candidates
     ]
 
 
-def _list_settings(found: Fit) -> dict[str, Any]:
+def _list_settings(result: Fit) -> dict[str, Any]:
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    options = {"data": str(found.data)} | found.options.to_json()
-    options |= {"column": list(found.table.names), "inputs": list(found.table.input_names)}
-    return options | {"window": found.model.window_, "date": day(today)}
+    options = {"data": str(result.data)} | result.options.to_json()
+    options |= {"column": list(result.table.names), "inputs": list(result.table.input_names)}
+    return options | {"window": result.model.window_, "date": day(today)}

@@ -246,7 +246,7 @@ def _unknown_column(sheet: _Sheet, name: str) -> TableError:
 
 
 def _parse_numbers(cells: Sequence[str]) -> Float64[np.ndarray, " n"]:
-    """Numbers, with NaN for all other cells. polars does it ten times as fast as `float`."""
+    """Numbers, with NaN for all other cells."""
     polars = load("polars")
     return polars.Series(cells, dtype=polars.String).cast(polars.Float64, strict=False).to_numpy()
 

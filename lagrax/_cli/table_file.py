@@ -2,8 +2,8 @@
 
 CSV is read by Python's `csv`, because polars reads a short row as having missing values, does not
 know the number of a row in the file, splits a quoted field that stands behind a blank, and takes a
-file whose lines end with a carriage return for one row. On a million rows of three columns
-polars takes 0.2 s and `csv` 3 s, which is little beside a fit.
+file whose lines end with a carriage return for one row. For a million rows of three columns polars
+takes 0.1 s and `csv` 1 s, which is little beside a fit.
 """
 
 import collections
@@ -166,9 +166,10 @@ def _replace_decimal_commas(rows: list[Row]) -> list[Row]:
 def _split_rows(text: str, delimiter: str, strict: bool) -> Iterator[Row]:
     lines = io.StringIO(text, newline="")
     reader = csv.reader(lines, delimiter=delimiter, strict=strict, skipinitialspace=True)
-    for cells in reader:
-        if any(cell.strip() for cell in cells):
-            yield reader.line_num, [cell.strip() for cell in cells]
+    for texts in reader:
+        cells = [text.strip() for text in texts]
+        if any(cells):
+            yield reader.line_num, cells
 
 
 def _rate_delimiter(text: str, delimiter: str) -> tuple[bool, int]:

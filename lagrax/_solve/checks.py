@@ -7,7 +7,7 @@ import difflib
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import diffrax
 import equinox as eqx
@@ -42,7 +42,7 @@ MOST_INTERVALS = 10**8
 MOST_STEPS = 10**8
 
 
-class Problem(eqx.Module):
+class Problem(NamedTuple):
     """A checked equation and how to solve it.
 
     - `fields`: one field for all intervals if `is_shared`, otherwise one for each.
@@ -195,14 +195,16 @@ def explain_call(function: Callable[P, R]) -> Callable[P, R]:
         except TypeError:
             try:
                 signature.bind(*args, **options)
-            except TypeError as error:
-                raise TypeError(_explain_arguments(signature, args, options, error)) from None
+            except TypeError:
+                explanation = _explain_arguments(signature, args, options)
+                if explanation is not None:
+                    raise TypeError(explanation) from None
             raise
 
     return call
 
 
-def _explain_arguments(signature: inspect.Signature, args: tuple, options: dict, error) -> str:
+def _explain_arguments(signature: inspect.Signature, args: tuple, options: dict) -> str | None:
     if any(isinstance(a, diffrax.AbstractSolver) for a in args):
         return (
             "solve() takes field, t0, t1, y0, args in this order, and all other options by name. "
@@ -211,7 +213,7 @@ def _explain_arguments(signature: inspect.Signature, args: tuple, options: dict,
         )
     unknown = [name for name in options if name not in signature.parameters]
     if not unknown:
-        return str(error)
+        return None
     close = difflib.get_close_matches(unknown[0], signature.parameters, n=1)
     hint = ALTERNATIVES.get(unknown[0], f"Did you mean {close[0]}=?" if close else "")
     return (

@@ -1,7 +1,6 @@
 """The three ways to differentiate a solve, each one interval at a time."""
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Literal
@@ -272,8 +271,7 @@ def _integrate_back(interval, method, gradient: Adjoint, field, slope_at, state,
     """
     length, count = interval.length, interval.save_at.shape[0]
     stepper = method.stepper if gradient.solver is None else make_stepper(gradient.solver)
-    backward = dataclasses.replace(
-        method,
+    backward = method._replace(
         stepper=stepper,
         controller=gradient.stepsize_controller,
         dt0=None,

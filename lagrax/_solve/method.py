@@ -1,10 +1,9 @@
 """How the intervals of a solve are stepped through, decided once for all of them."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import diffrax
-import equinox as eqx
 
 from .delays import Delay, Hold, Lag
 from .field import Field
@@ -13,7 +12,7 @@ from .saving import list_subs
 from .steps import Stepper, make_stepper
 
 
-class Method(eqx.Module):
+class Method(NamedTuple):
     """How every interval is stepped through, apart from the interval's own data.
 
     - `stepper`: takes one step.

@@ -113,7 +113,7 @@ class _Carry(NamedTuple):
     meter: PyTree
 
 
-class _Row(NamedTuple):
+class _GridRow(NamedTuple):
     """One interval's share of the grid and of the saved times."""
 
     number: Array
@@ -154,9 +154,9 @@ def _solve(problem: Problem) -> Solution:
 # --- the loop over intervals ----------------------------------------------------------------------
 
 
-def _make_rows(problem: Problem) -> _Row:
+def _make_rows(problem: Problem) -> _GridRow:
     grid = problem.grid
-    return _Row(
+    return _GridRow(
         jnp.arange(grid.num_intervals),
         grid.starts,
         grid.lengths,
@@ -167,7 +167,7 @@ def _make_rows(problem: Problem) -> _Row:
     )
 
 
-def _make_first_carry(problem: Problem, field: Field, initial: Callable, rows: _Row) -> _Carry:
+def _make_first_carry(problem: Problem, field: Field, initial: Callable, rows: _GridRow) -> _Carry:
     grid, method = problem.grid, problem.method
     stacked = not all(isinstance(age, int) for age in grid.ages)
     carry = _Carry(
@@ -196,7 +196,7 @@ def _make_empty_dense(problem: Problem) -> DenseOutput:
 
 
 def _make_interval(
-    problem: Problem, field: Field, initial: Callable, carry: _Carry, row: _Row
+    problem: Problem, field: Field, initial: Callable, carry: _Carry, row: _GridRow
 ) -> Interval:
     """The equation over one interval, with its held states looked up."""
     grid = problem.grid
@@ -223,7 +223,7 @@ def _make_interval(
     )
 
 
-def _advance(problem: Problem, field: Field, initial: Callable, carry: _Carry, row: _Row):
+def _advance(problem: Problem, field: Field, initial: Callable, carry: _Carry, row: _GridRow):
     """Solves one interval and passes its end on to the next."""
     interval = _make_interval(problem, field, initial, carry, row)
     solution, adaptive, outcome = solve_interval(

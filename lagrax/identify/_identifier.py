@@ -25,7 +25,7 @@ from ._optimise import WindowLoss
 from ._options import DEFAULTS, Options, check_options
 from ._periods import check_sampling, find_periods, prepare_comparison
 from ._regression import check_library_size
-from ._series import Trajectory, is_list_of_series, read_series, take_states
+from ._series import Trajectory, check_numbers, is_list_of_series, read_series, take_states
 from ._simulation import LinearPast, sample_past, stack_windows
 from ._windows import Split, default_window, split_windows
 
@@ -213,7 +213,7 @@ class Identifier(Options):
             flat = jax.eval_shape(lambda t: jnp.asarray(y0(t)), 0.0).ndim == 0
         else:
             past, flat = _make_past(np.zeros(1), self._check_state(y0)[None]), np.ndim(y0) == 0
-        ts = np.asarray(ts, float)
+        ts = check_numbers(ts, "ts")
         increasing = ts.ndim == 1 and len(ts) > 1 and np.all(np.diff(ts) > 0)
         if not increasing or not np.all(np.isfinite(ts)):
             raise ValueError(
@@ -312,7 +312,7 @@ class Identifier(Options):
         """
         self._check_fitted()
         series = self.series_[-1]
-        ts = np.atleast_1d(np.asarray(ts, float))
+        ts = np.atleast_1d(check_numbers(ts, "ts"))
         later = ts.ndim == 1 and np.all(np.diff(ts, prepend=series.ts[-1]) > 0)
         if not later or not np.all(np.isfinite(ts)):
             raise ValueError(
@@ -390,14 +390,14 @@ class Identifier(Options):
     ) -> np.ndarray:
         width = self._model.dataset.inputs
         values, _ = read_values(inputs, "inputs", self._columns.inputs)
-        us = np.zeros((times, 0)) if values is None else np.asarray(values, float)
+        us = np.zeros((times, 0)) if values is None else check_numbers(values, "inputs")
         us = us[:, None] if us.ndim == 1 else us
         if us.shape != (times, width):
             raise ValueError(f"Got inputs of shape {us.shape}; expected {(times, width)}, {rows}.")
         return us
 
     def _check_state(self, y0: Any) -> np.ndarray:
-        y = np.atleast_1d(np.asarray(y0, float))
+        y = np.atleast_1d(check_numbers(y0, "y0"))
         states = self._model.dataset.states
         if y.shape != (states,) or not np.all(np.isfinite(y)):
             raise ValueError(

@@ -150,7 +150,7 @@ def _read_trajectory(table: Table, where: str) -> Trajectory:
     ys, states = read_values(table.ys, "ys")
     us, inputs = read_values(table.us, "inputs")
     columns = table.columns if table.columns.states else Columns(None, states, inputs)
-    ts, ys = _check_numbers(ts, f"ts{where}"), _check_columns(ys, f"ys{where}")
+    ts, ys = check_numbers(ts, f"ts{where}"), _check_columns(ys, f"ys{where}")
     us = np.zeros((len(ys), 0)) if us is None else _check_columns(us, f"inputs{where}")
     _check_lengths(ts, ys, us, where)
     _check_increasing(ts, where)
@@ -200,19 +200,20 @@ def _check_squares(values: np.ndarray, name: str, columns: Columns, where: str) 
             )
 
 
-def _check_numbers(values: Any, name: str) -> np.ndarray:
+def check_numbers(values: Any, name: str) -> np.ndarray:
+    """The values in float64; raises for dates, text, complex numbers and rows of unequal length."""
     if getattr(values, "dtype", None) is not None and np.asarray(values).dtype.kind in "mM":
         raise TypeError(dates_message(name))
     if (numbers := real_array(values)) is None:
         raise TypeError(
             f"{name} is {type(values).__name__} and not numbers of one shape; expected an array of "
-            "real ones, or a list of arrays for several trajectories."
+            "real numbers, or a list of arrays for several trajectories."
         )
     return numbers
 
 
 def _check_columns(values: Any, name: str) -> np.ndarray:
-    values = _check_numbers(values, name)
+    values = check_numbers(values, name)
     if values.ndim not in (1, 2) or not values.size:
         raise ValueError(f"{name} has shape {values.shape}; expected (n,) or (n, columns).")
     return values[:, None] if values.ndim == 1 else values

@@ -37,8 +37,8 @@ class Schedule(NamedTuple):
 
     def to_config(self) -> dict[str, Any]:
         """The entries of config.json. Without `keep` there is no patience either."""
-        fields = self._asdict()
-        return fields if self.keep else {k: fields[k] for k in fields.keys() - {"keep", "patience"}}
+        dropped = () if self.keep else ("keep", "patience")
+        return {name: x for name, x in self._asdict().items() if name not in dropped}
 
 
 def check_schedule(

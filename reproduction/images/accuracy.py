@@ -16,7 +16,7 @@ from lagrax.plotting import Figure
 
 from ..data.errors import join_names
 from ..models import AUGMENTED, DATASETS, TABLE_1
-from ..result import Result, ResultTable, TrainingTime
+from ..result import Claim, Result, ResultTable, TrainingTime
 from .claims import (
     Spreads,
     compute_spreads,
@@ -77,6 +77,7 @@ def make_image_result(
         experiment="images",
         title="Image classification",
         about=ABOUT + (ABOUT_TABLES if groups.default else ""),
+        finding=_make_finding(groups.default),
         quick=quick,
         machine=_describe_machines(records),
         seconds=round(sum(record.seconds for record in records), 2),
@@ -86,6 +87,28 @@ def make_image_result(
         figures=[figure.name for figure in figures],
     )
     return result, figures
+
+
+def _make_finding(cells: Cells) -> str:
+    """One sentence on the whole cells. Empty if there are none."""
+    spreads = compute_spreads(cells, get_best)
+    if not spreads:
+        return ""
+    claims = make_cell_claims(spreads)
+    orders = make_order_claims(spreads)["above baselines"]
+    above = (
+        f", and all NPCDDEs and UNPCDDEs are above NODE and NDDE on {_count_reached(orders)} data "
+        "sets"
+    )
+    return (
+        f"At the best epoch, {_count_reached(claims)} pairs of model and data set reach the "
+        f"paper's mean accuracy less its standard deviation{above if orders else ''}."
+    )
+
+
+def _count_reached(claims: Sequence[Claim]) -> str:
+    """The claims that the means bear out, within two standard errors or not."""
+    return f"{sum(claim.is_reached for claim in claims)} of {len(claims)}"
 
 
 class RecordGroups(NamedTuple):
@@ -158,7 +181,7 @@ def _make_accuracy_table(
         rows.append([model, best, medians[0], *others, medians[1], str(paper), difference, seeds])
     first, *other_names = MEASURES
     columns = ["model", first, "median", *other_names, "median", "paper", "best − paper", "seeds"]
-    return ResultTable(columns, rows, title, _count_reached(dataset, models, cells))
+    return ResultTable(columns, rows, title, _note_reached(dataset, models, cells))
 
 
 def _show_median(values: Sequence[float]) -> str:
@@ -171,7 +194,7 @@ def _show_seeds(records: Sequence[RunRecord]) -> str:
     return str(len(records)) if len(records) >= SEEDS else f"{len(records)} of {SEEDS}"
 
 
-def _count_reached(dataset: str, models: Sequence[str], cells: Cells) -> str:
+def _note_reached(dataset: str, models: Sequence[str], cells: Cells) -> str:
     """A sentence on the whole cells that reach the paper's mean less its standard deviation."""
     distances = {}
     for model in models:
@@ -201,7 +224,9 @@ def _make_measures_table(cells: Cells) -> list[ResultTable]:
     for name, measure in MEASURES.items():
         spreads = compute_spreads(cells, measure)
         kinds = [make_cell_claims(spreads), *make_order_claims(spreads).values()]
-        reached, *orders = [f"{sum(c.is_reached for c in k)} of {len(k)}" for k in kinds]
+        reached, *orders = [
+            f"{sum(claim.is_reached for claim in claims)} of {len(claims)}" for claims in kinds
+        ]
         rows.append([name, reached, *_count_clear_differences(spreads), *orders])
     columns = ["accuracy", "reach the paper", "clearly below", "clearly above"]
     columns += make_order_claims({})
@@ -209,10 +234,10 @@ def _make_measures_table(cells: Cells) -> list[ResultTable]:
         "A cell is a model on a data set. It reaches the paper if its mean is not below the "
         "paper's mean less its standard deviation. It is clearly below or above if the means are "
         "more than two standard errors of their difference apart; chance alone causes some of "
-        "these. The other columns count the paper's claims about the order of its models "
-        "that the means bear out, within two standard errors or not: "
+        "these. The other columns count the paper's claims about the order of its models: "
         "UNPCDDE5 above NPCDDE5 above NODE; all NPCDDEs and UNPCDDEs above NODE and NDDE; the "
-        "best model of Table 1; the best model for each number of added channels."
+        "best model of Table 1; the best model for each number of added channels. All counts "
+        "compare means; the claims below also take their uncertainty into account."
     )
     return [ResultTable(columns, rows, "How much holds, by the epoch of the accuracies", note)]
 

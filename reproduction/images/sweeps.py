@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import jax
 
-from lagrax.plotting import Figure
 from lagrax.plotting._matplotlib import write_figures
 from lagrax.training import TrainingError
 from lagrax.training._files import write_atomically, writing
@@ -25,7 +24,7 @@ from lagrax.training._machine import load
 
 from .. import data as data_sets
 from ..models import AUGMENTED, DATASETS, TABLE_1, paper_filters
-from ..result import Result
+from ..result import Entry
 from .accuracy import SEEDS, image_result
 from .protocol import ImageRun, Protocol, default_protocol, quick_protocol
 from .records import RunRecord, encode_record, read_records
@@ -119,8 +118,7 @@ class SweepSummary(NamedTuple):
     done_before: int
     elsewhere: int
     failed: int
-    result: Result
-    figures: list[Figure]
+    entry: Entry
 
 
 def sweep(
@@ -170,7 +168,7 @@ def sweep(
     )
     result, figures = image_result(folder)
     write_figures(folder, figures, ("png", "pdf"))
-    return SweepSummary(folder, **ends, result=result, figures=figures)
+    return SweepSummary(folder, **ends, entry=Entry(result, [*figures]))
 
 
 def _warn_about_cpu(runs: Sequence[ImageRun], progress: bool) -> None:

@@ -7,7 +7,7 @@ import pytest
 from lagrax.training._files import WriteError
 from lagrax.training._run_folder import RunFolder
 
-from .small_run import run_in, same
+from .small_run import check_same, run_in
 
 
 class StopTraining(BaseException):
@@ -39,7 +39,7 @@ def check_ends_the_same(folder, undisturbed, **options):
     """Resumes the run in `folder` and compares it with `undisturbed`, bit for bit."""
     trained, metrics = undisturbed
     again = run_in(folder, **options)
-    same(trained.model, again.model)
+    check_same(trained.model, again.model)
     assert (folder / "metrics.jsonl").read_bytes() == metrics
     assert json.loads((folder / "done.json").read_text())["steps"] == 20
     assert not list(folder.rglob(".*.part"))

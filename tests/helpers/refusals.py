@@ -21,7 +21,8 @@ def check_call(case, folder, monkeypatch):
     with pytest.raises(kind) as caught:
         call()
     assert type(caught.value) is kind
-    check_words(str(caught.value), words)
+    notes = getattr(caught.value, "__notes__", [])
+    check_words("\n".join([str(caught.value), *notes]), words)
     assert listing(folder) == {}
 
 

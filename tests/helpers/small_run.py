@@ -1,4 +1,4 @@
-"""A run so small that tests can train, stop and continue it many times."""
+"""A small run that tests train, stop and resume many times."""
 
 import equinox as eqx
 import jax
@@ -37,11 +37,11 @@ def evaluate(model, test):
 
 
 def away_from_two(model, test):
-    """Least while the weight, on its way to 3, passes 2."""
+    """The distance of the weight, which moves to 3, from `test`."""
     return {"distance": jnp.abs(model.weight - test)}
 
 
-def same(one, other):
+def check_same(one, other):
     one, other = (jax.tree.leaves(eqx.filter(x, eqx.is_array)) for x in (one, other))
     assert len(one) == len(other)
     for a, b in zip(one, other, strict=True):

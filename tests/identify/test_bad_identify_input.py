@@ -89,7 +89,7 @@ CALLS = {
     "layers without end": (lambda: fit(depth=10**9), ValueError, ["depth=1000000000"]),
     "iterations without end": (lambda: fit(iterations=HUGE), ValueError, ["iterations=1000"]),
     "steps of a model without end": (lambda: fit(steps=HUGE), ValueError, ["steps=1000"]),
-    "a complex series": (lambda: fit(TS, SINE + 1j), TypeError, ["ys is ndarray", "real ones"]),
+    "a complex series": (lambda: fit(TS, SINE + 1j), TypeError, ["ys is ndarray", "real numbers"]),
     "a folder with NUL": (
         lambda: Identifier.load("a\0b"),
         ValueError,
@@ -315,6 +315,23 @@ def test_bad_series_are_refused(arguments, data, message, unchecked):
 @pytest.mark.parametrize("case", CALLS)
 def test_calls_are_refused(case, unchecked, tmp_path, monkeypatch):
     check_call(CALLS[case], tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda m: m.forecast("later"), "ts is str"),
+        (lambda m: m.forecast([4 + 1j]), "ts is list.*real numbers"),
+        (lambda m: m.forecast(np.array(["2024-01-01"], "datetime64[D]")), "ts holds dates"),
+        (lambda m: m.simulate("later", 1.0), "ts is str"),
+        (lambda m: m.simulate([0.0, 1.0], "one"), "y0 is str"),
+        (lambda m: m.simulate([0.0, 1.0], 1.0, ["off", "on"]), "inputs is list"),
+    ],
+)
+def test_questions_in_words_are_refused(ask, message, unchecked, tmp_path):
+    loaded = Identifier.load(write(tmp_path / "model", model()))
+    with pytest.raises(TypeError, match=message):
+        ask(loaded)
 
 
 @pytest.mark.parametrize("case", FILES)

@@ -22,7 +22,7 @@ from reproduction.__main__ import app as reproduction_app
 FOLDER = Path(__file__).parents[2] / "docs" / "api"
 PAGES = {p.name: p.read_text(encoding="utf-8") for p in sorted(FOLDER.glob("*.md"))}
 
-# All that these modules define is public, but for the names below.
+# Everything that these modules define is public, except for NOT_PUBLIC.
 MODULES = (
     "lagrax.analysis",
     "lagrax.identify",
@@ -59,9 +59,8 @@ NEXT = re.compile(r"^#+ ", re.MULTILINE)
 CODE = re.compile(r"^```(?:python|pycon)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
-def defined(module: types.ModuleType) -> set[str]:
-    """The names without an underscore that a module makes itself, by what is written in it, or
-    passes on from its own parts."""
+def defined_names(module: types.ModuleType) -> set[str]:
+    """Returns the names without an underscore that a module defines or exports."""
     names = set()
     for statement in ast.parse(inspect.getsource(module)).body:
         if isinstance(statement, ast.ClassDef | ast.FunctionDef):
@@ -81,11 +80,11 @@ def public() -> set[str]:
         if not name.startswith("_") and not isinstance(value, types.ModuleType)
     }
     modules = [importlib.import_module(name) for name in MODULES]
-    return exported.union(*map(defined, modules)) - NOT_PUBLIC.keys()
+    return exported.union(*map(defined_names, modules)) - NOT_PUBLIC.keys()
 
 
 def entries(page: str) -> dict[str, str]:
-    """The code of each entry's section, which ends at the next entry or heading."""
+    """Returns the code of each entry, up to the next entry or heading."""
     found = list(ENTRY.finditer(page))
     ends = sorted([m.start() for m in (*found, *NEXT.finditer(page))] + [len(page)])
     return {
@@ -102,7 +101,7 @@ def without_example(page: str) -> list[str]:
     ]
 
 
-def faults(pages: dict[str, str], names: set[str]) -> dict[str, list[str]]:
+def find_faults(pages: dict[str, str], names: set[str]) -> dict[str, list[str]]:
     counts = Counter(name for page in pages.values() for name in ENTRY.findall(page))
     found = {
         "missing": sorted(names - counts.keys()),
@@ -114,8 +113,8 @@ def faults(pages: dict[str, str], names: set[str]) -> dict[str, list[str]]:
     return {fault: names for fault, names in found.items() if names}
 
 
-def test_every_public_name_is_there_once_with_an_example():
-    assert faults(PAGES, public()) == {}
+def test_every_public_name_has_one_entry_with_an_example():
+    assert find_faults(PAGES, public()) == {}
 
 
 def test_faults_are_found():
@@ -127,12 +126,12 @@ def test_faults_are_found():
     )
     names = {"lagrax.Hold", "lagrax.holds", "lagrax.Lag"}
     assert list(entries(page)) == ["lagrax.Hold", "lagrax.holds"]
-    assert faults({"page.md": page}, names) == {
+    assert find_faults({"page.md": page}, names) == {
         "missing": ["lagrax.Lag"],
         "without example": ["lagrax.holds"],
     }
     again = "::: lagrax.Hold\n\n```python\nHold\n```\n\n::: lagrax.old\n\n```python\nold\n```\n"
-    assert faults({"page.md": page, "again.md": again}, names - {"lagrax.Lag"}) == {
+    assert find_faults({"page.md": page, "again.md": again}, names - {"lagrax.Lag"}) == {
         "not public": ["lagrax.old"],
         "more than once": ["lagrax.Hold"],
         "without example": ["lagrax.holds"],
@@ -170,7 +169,7 @@ def site(load_script):
 
 
 def console_lines() -> list[tuple[str, list[str]]]:
-    """The command lines of all pages, each as a program and its arguments."""
+    """Returns the command lines of all pages, each as a program and its arguments."""
     lines = [line for p in PAGES.values() for b in CONSOLE.findall(p) for line in b.splitlines()]
     found = [LINE.fullmatch(line) for line in lines]
     assert all(found), lines

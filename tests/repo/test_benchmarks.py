@@ -37,19 +37,19 @@ def test_results_are_complete(path):
         assert goal["met"] == better[goal["better"]], goal
 
 
-def test_the_page_is_that_of_the_numbers(table):
+def test_the_page_agrees_with_the_results(table):
     assert (BENCHMARKS / "results/README.md").read_text(encoding="utf-8") == table.page(
         BENCHMARKS / "results"
     )
 
 
-def test_the_docs_have_the_table_of_the_numbers(table):
+def test_the_docs_agree_with_the_results(table):
     text = table.DOCS.read_text(encoding="utf-8")
     assert text == table.with_table(text, BENCHMARKS / "results")
     assert "| goal | measured | target | verdict |" in text
 
 
-def test_the_chart_shows_the_numbers(table, tmp_path):
+def test_the_chart_agrees_with_the_results(table, tmp_path):
     results = BENCHMARKS / "results"
     assert table.chart_is_current(results, table.CHART)
     for path in results.glob("*.json"):
@@ -63,7 +63,7 @@ def test_the_chart_shows_the_numbers(table, tmp_path):
     assert table.chart_is_current(tmp_path, tmp_path / "chart.png")
 
 
-def test_every_script_has_an_answer():
+def test_every_script_has_results():
     assert set(SCRIPTS) <= {path.stem for path in ANSWERS}
     assert len(SCRIPTS) >= 7
 
@@ -86,7 +86,7 @@ def test_a_header_has_the_measurements(name, table):
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_the_tables_of_a_header_are_in_the_results(name, table):
+def test_numbers_in_a_header_are_in_the_results(name, table):
     """Checks numbers with a decimal point or above ten, except those of settings."""
     source = (BENCHMARKS / f"{name}.py").read_text(encoding="utf-8")
     measured = table.HEADER.search(source)

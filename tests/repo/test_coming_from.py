@@ -1,4 +1,4 @@
-"""Pages for those who know another library: both sides of each give the same numbers.
+"""Guides for users of other libraries: both sides of each page compute the same numbers.
 
 Blocks in `python` are lagrax's (and diffrax's) and always run. Those in `py` are another library's
 and run where it is installed.
@@ -32,7 +32,7 @@ SAME = {
 
 
 def run(name: str, language: str, monkeypatch) -> dict:
-    """The names that the blocks of a page leave behind."""
+    """Runs the blocks of a page in one language and returns their names."""
     text = (FOLDER / f"{name}.md").read_text(encoding="utf-8")
     found = re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     assert found
@@ -49,12 +49,12 @@ def as_array(value) -> np.ndarray:
     return np.asarray(value, float)
 
 
-def test_there_is_a_page_for_each():
+def test_each_library_has_a_page():
     assert {path.stem for path in FOLDER.glob("*.md")} == {"diffrax", *SAME}
 
 
 @pytest.mark.slow  # the page itself is run with the others
-def test_diffrax(monkeypatch):
+def test_diffrax_and_lagrax_agree(monkeypatch):
     names = run("diffrax", "python", monkeypatch)
     for kind in ("", "_held", "_lag"):
         np.testing.assert_allclose(names[f"ours{kind}"], names[f"theirs{kind}"], atol=1e-4)

@@ -1,4 +1,4 @@
-"""The code in the documentation runs, and what it says about memory is what is measured."""
+"""The code in the documentation runs, and its table of memory is measured."""
 
 import doctest
 import importlib.util
@@ -18,12 +18,12 @@ BLOCK = re.compile(r"^```(python|pycon)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 def blocks(page: str) -> list[tuple[int, str, str]]:
-    """The Python blocks of a page: the number of lines before each, its kind, and its code."""
+    """Returns the Python blocks of a page: the number of lines before each, its kind, its code."""
     return [(page.count("\n", 0, m.start(2)), *m.groups()) for m in BLOCK.finditer(page)]
 
 
 def run(page: str, path: Path, names: dict) -> None:
-    """Runs the blocks of a page in order. Those with prompts must print what the page shows."""
+    """Runs the blocks of a page in order. Blocks with prompts must print the shown output."""
     for before, kind, code in blocks(page):
         if kind == "pycon":
             shown = doctest.DocTestParser().get_doctest(code, {}, str(path), str(path), before)
@@ -43,7 +43,7 @@ def test_blocks_are_found():
     assert ROOT / "docs" / "api" / "solve.md" in PAGES
 
 
-def test_what_a_page_shows_is_checked():
+def test_wrong_output_on_a_page_fails():
     page = (
         "```python\na = [1, 2]\n```\n\n```pycon\n>>> b = sum(a)\n>>> print(b, a)\n3 [1, ...]\n```\n"
     )
@@ -77,7 +77,7 @@ def memory():
     return module
 
 
-def test_the_memory_table_shows_what_the_page_says(memory):
+def test_the_memory_table_supports_its_text(memory):
     table = memory.read_table(memory.PAGE.read_text(encoding="utf-8"))
     assert list(table) == list(memory.WAYS)
     assert {len(row) for row in table.values()} == {len(memory.STEPS)}
@@ -99,6 +99,6 @@ def test_the_memory_check_notices_a_difference(memory):
 
 
 @pytest.mark.slow
-def test_the_memory_table_is_what_is_measured(memory):
+def test_the_memory_table_is_measured(memory):
     written = memory.read_table(memory.PAGE.read_text(encoding="utf-8"))
     assert memory.differences(memory.measure(), written) == []

@@ -1,4 +1,4 @@
-"""Every script in examples/ runs from any folder and leaves its picture there."""
+"""Every script in examples/ runs in any folder and writes its picture there."""
 
 import os
 import re
@@ -27,7 +27,7 @@ SHORT = {"pendulum": ["--quick"], "sunspots": ["--quick"]}
 
 
 def png_size(path: Path) -> tuple[int, int]:
-    """Width and height from the header, which every PNG begins with."""
+    """Returns width and height of a PNG file."""
     data = path.read_bytes()
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
     assert data[12:16] == b"IHDR"
@@ -116,8 +116,8 @@ def table_of(page: str) -> dict[str, list[str]]:
     return {name: cells for name, *cells in rows}
 
 
-def test_sunspots_page_says_what_the_script_finds(sunspots):
-    """All that needs no training is computed again: the AR model and the baselines."""
+def test_sunspots_page_shows_the_results_of_the_script(sunspots):
+    """Computes the AR model and the baselines again, which need no training."""
     page = (Path(sunspots.__file__).with_suffix(".md")).read_text(encoding="utf-8")
     series = sunspots.load()
     origins = sunspots.origins_for(sunspots.LEARN_TO + 1, sunspots.TEST_TO)
@@ -132,7 +132,7 @@ def test_sunspots_page_says_what_the_script_finds(sunspots):
     assert list(written) == [*names, "persistence", "mean"]
 
 
-def test_sunspots_verdict_is_that_of_its_table(sunspots):
+def test_sunspots_verdict_agrees_with_its_table(sunspots):
     page = (Path(sunspots.__file__).with_suffix(".md")).read_text(encoding="utf-8")
     means = {
         name: float(cells[-1])
@@ -143,8 +143,7 @@ def test_sunspots_verdict_is_that_of_its_table(sunspots):
     assert f"{best} has the least error" in page
 
 
-def test_sunspots_forecasts_see_no_later_year(sunspots):
-    """Numbers after an origin do not change what is forecast from it, whoever forecasts."""
+def test_sunspots_forecasts_do_not_depend_on_later_years(sunspots):
     series = sunspots.load()
     origins = sunspots.origins_for(sunspots.LEARN_TO + 1, sunspots.TEST_TO)
     other = series._replace(numbers=np.where(series.years > 1980, 500.0, series.numbers))
@@ -168,7 +167,7 @@ def test_sunspots_errors_are_over_the_same_years_at_each_horizon(sunspots):
     np.testing.assert_allclose(sunspots.rmse(forecasts, series, origins, 1949, 2008), expected)
 
 
-def test_sunspots_follows_an_equation_that_is_known(sunspots):
+def test_sunspots_follows_a_known_equation(sunspots):
     """x' = x(⌊t⌋ − 1) − x(⌊t⌋) is the recursion x(k + 1) = x(k − 1)."""
 
     class Known:
@@ -184,7 +183,7 @@ def test_sunspots_follows_an_equation_that_is_known(sunspots):
     np.testing.assert_allclose(found[:, 1::2], np.repeat(now[:, None], 5, axis=1), rtol=1e-4)
 
 
-def test_sunspots_without_statsmodels_says_what_to_install(sunspots, monkeypatch, capsys):
+def test_sunspots_names_the_extra_for_statsmodels(sunspots, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "statsmodels.datasets", None)
     monkeypatch.setattr(sys, "argv", ["sunspots.py", "--quick"])
     assert sunspots.main() == 1
@@ -200,7 +199,7 @@ def balance(load_script):
 
 
 def closed_loop(balance, gain, tau):
-    """The multipliers by python-control, in NumPy's order."""
+    """Returns the multipliers by python-control, in NumPy's order."""
     A, B = linearised_by_hand(balance)
     plant = control_theory.ss(A, B, np.eye(4), np.zeros((4, 1)))
     sampled = control_theory.c2d(plant, tau, "zoh")
@@ -215,21 +214,21 @@ def linearised_by_hand(balance):
     return A, np.array([[0.0], [1 / M], [0.0], [-1 / (M * length)]])
 
 
-def test_control_multipliers_are_those_of_the_sampled_plant(balance):
+def test_control_multipliers_agree_with_the_sampled_plant(balance):
     controller = balance.lqr()
     for tau in (0.05, 0.1, 0.14, 0.2):
         found = np.sort_complex(balance.upright(controller, tau).multipliers)
         np.testing.assert_allclose(found, closed_loop(balance, controller.gain, tau), atol=2e-5)
 
 
-def test_control_multipliers_to_the_last_digits(balance, x64):
+def test_control_multipliers_agree_to_rounding_in_float64(balance, x64):
     controller, tau = balance.lqr(), 0.14
     found = np.sort_complex(balance.upright(controller, tau).multipliers)
     np.testing.assert_allclose(found, closed_loop(balance, controller.gain, tau), atol=1e-9)
 
 
-def test_control_gain_is_the_regulator_of_the_same_cost(balance, x64):
-    """Against python-control, with the cost between samples summed over a fine grid."""
+def test_control_gain_agrees_with_python_control(balance, x64):
+    """python-control gets the cost between samples as a sum over a fine grid."""
     A, B = linearised_by_hand(balance)
     plant = control_theory.ss(A, B, np.eye(4), np.zeros((4, 1)))
     sampled, fine = (control_theory.c2d(plant, balance.TAU / n, "zoh") for n in (1, 2000))
@@ -246,7 +245,7 @@ def test_control_gain_is_the_regulator_of_the_same_cost(balance, x64):
 
 
 @pytest.mark.slow
-def test_control_is_lost_above_the_critical_period(balance):
+def test_control_fails_above_the_critical_period(balance):
     controller = balance.lqr()
     critical = balance.critical_period(controller)
     below, above = (closed_loop(balance, controller.gain, f * critical) for f in (0.999, 1.001))
@@ -289,7 +288,7 @@ def test_control_without_a_critical_period_says_so(balance, tmp_path):
     balance.draw(balance.picture(results), tmp_path / "pendulum.png")
 
 
-def test_control_without_optax_says_what_to_install(balance, monkeypatch, capsys):
+def test_control_names_the_extra_for_optax(balance, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "optax", None)
     monkeypatch.setattr(sys, "argv", ["pendulum.py", "--quick"])
     assert balance.main() == 1

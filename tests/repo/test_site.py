@@ -1,4 +1,4 @@
-"""The documentation builds without a warning and without a network, and its links lead on."""
+"""The documentation builds without a warning and without a network, and its links work."""
 
 import ast
 import functools
@@ -30,7 +30,7 @@ PAGES = [
 
 
 class Links(HTMLParser):
-    """What a page loads, what it links to, and which anchors it has."""
+    """The resources, links and anchors of a page."""
 
     def __init__(self, text: str):
         super().__init__()
@@ -51,7 +51,7 @@ class Links(HTMLParser):
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
-    # As where there is no network: every request would fail.
+    # Every request fails, as without a network.
     environment = {**os.environ, "https_proxy": "http://127.0.0.1:9", "NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder],
@@ -71,8 +71,8 @@ def links_of(path: Path) -> Links:
     return Links(path.read_text(encoding="utf-8"))
 
 
-def broken(page: Path, site: Path) -> list[str]:
-    """The links of a built page that lead to no file, or to no anchor in it."""
+def find_broken_links(page: Path, site: Path) -> list[str]:
+    """Returns the links of a built page whose file or anchor does not exist."""
     links, found = links_of(page), []
     for target in (*links.linked, *links.loaded):
         parts = urlsplit(target)
@@ -89,26 +89,26 @@ def broken(page: Path, site: Path) -> list[str]:
     return found
 
 
-def test_every_link_of_the_site_leads_somewhere(site):
+def test_every_link_of_the_site_works(site):
     pages = [p for p in site.rglob("*.html") if p.name != "404.html"]
     assert len(pages) > 25
-    assert [sentence for page in pages for sentence in broken(page, site)] == []
+    assert [sentence for page in pages for sentence in find_broken_links(page, site)] == []
 
 
-def test_a_broken_link_is_noticed(tmp_path):
+def test_broken_links_are_found(tmp_path):
     page = tmp_path / "index.html"
     page.write_text(
         '<a href="gone.html">x</a><a href="#nowhere">y</a><p id="here"></p>'
         '<a href="#here">z</a><img src="gone.png"><a href="https://e.org/">w</a>'
     )
-    assert [s.split(": ")[1] for s in broken(page, tmp_path)] == [
+    assert [s.split(": ")[1] for s in find_broken_links(page, tmp_path)] == [
         "gone.html is not there",
         "#nowhere has no such anchor",
         "gone.png is not there",
     ]
 
 
-def test_no_page_asks_another_machine_for_anything(site):
+def test_no_page_loads_from_another_host(site):
     for page in site.rglob("*.html"):
         foreign = [url for url in links_of(page).loaded if urlsplit(url).netloc]
         assert foreign == [], page
@@ -116,7 +116,7 @@ def test_no_page_asks_another_machine_for_anything(site):
         assert not re.search(r"@import|url\(['\"]?(https?:)?//", sheet.read_text(encoding="utf-8"))
 
 
-def test_the_site_has_what_a_reader_looks_for(site):
+def test_the_site_has_its_main_sections(site):
     start = (site / "index.html").read_text(encoding="utf-8")
     for tab in ("Concepts", "Coming from", "Tutorials", "The paper", "Performance", "API"):
         assert re.search(rf"md-tabs__link[^>]*>\s*{tab}", start), tab
@@ -138,24 +138,24 @@ def test_links_between_files_of_the_repository(page):
     assert missing == []
 
 
-def test_links_are_mended_for_the_site(load_script):
+def test_links_are_rewritten_for_the_site(load_script):
     hooks = load_script(DOCS / "site.py")
     page = "[a](../results/x.md) [b](gradients.md#memory) ![c](images/c.png) [d](https://e.org)"
     expected = "[a](results/x.md) [b](gradients.md#memory) ![c](images/c.png) [d](https://e.org)"
-    assert hooks.mend(page, "images.md", inside=True) == expected
+    assert hooks.rewrite_links(page, "images.md", inside=True) == expected
     page = "[a](../../results/x.md#y) [b](../solve.md) [c](#d)"
     expected = "[a](../results/x.md#y) [b](../solve.md) [c](#d)"
-    assert hooks.mend(page, "api/nn.md", inside=True) == expected
+    assert hooks.rewrite_links(page, "api/nn.md", inside=True) == expected
     page = "[a](../../docs/images.md) ![b](curves.png) [c](docs/x.md)"
     expected = "[a](../../images.md) ![b](curves.png) [c](docs/x.md)"
-    assert hooks.mend(page, "results/images/README.md", inside=False) == expected
+    assert hooks.rewrite_links(page, "results/images/README.md", inside=False) == expected
 
 
 # --- the paper's map, and the picture of the files ------------------------------------------------
 
 
 def resolve(name: str):
-    """The object of a dotted name, whose first parts are a module."""
+    """Returns the object with a dotted name."""
     parts = name.split(".")
     for cut in range(len(parts), 0, -1):
         try:
@@ -173,7 +173,7 @@ def paper():
     return (DOCS / "paper.md").read_text(encoding="utf-8")
 
 
-def test_every_equation_of_the_paper_has_its_place(paper):
+def test_the_papers_page_has_every_equation(paper):
     rows = paper.split("## Equations")[1].split("## Statements")[0]
     firsts = [row.split("|")[1] for row in rows.splitlines() if row.startswith("| (")]
     numbers = [
@@ -198,8 +198,8 @@ def test_every_name_on_the_papers_page_exists(paper):
     assert tests <= defined
 
 
-def test_what_the_page_says_of_the_papers_chaos():
-    """In plain floats, without lagrax: at a = 3.2 the map ends in a stable cycle of 36."""
+def test_the_map_at_3_2_has_a_stable_cycle_of_36():
+    """Computed with plain floats, without lagrax."""
     x, slopes = 0.5, []
     for k in range(20_000):
         if k >= 10_000:
@@ -214,7 +214,7 @@ def test_what_the_page_says_of_the_papers_chaos():
 
 
 @pytest.mark.parametrize("page", ["diffrax", "torchdde"])
-def test_the_order_on_lagged_equations_is_what_was_measured(page):
+def test_the_order_on_lagged_equations_is_measured(page):
     text = " ".join((DOCS / "coming-from" / f"{page}.md").read_text(encoding="utf-8").split())
     assert "about 4 with Tsit5 and 6 with Dopri8" in text
     measured = json.loads((ROOT / "benchmarks/results/work_precision.json").read_text())

@@ -1,4 +1,4 @@
-"""The tutorials carry their outputs, and their code runs from top to bottom in a short form."""
+"""The tutorials store their outputs, and a short form of their code runs."""
 
 import ast
 import json
@@ -33,14 +33,14 @@ def is_parameters(cell: dict) -> bool:
     return "parameters" in cell["metadata"].get("tags", [])
 
 
-def assigned(code: str) -> set[str]:
-    """The names that code gives values to, at its top level."""
+def assigned_names(code: str) -> set[str]:
+    """Returns the names that code assigns at its top level."""
     targets = [t for s in ast.parse(code).body if isinstance(s, ast.Assign) for t in s.targets]
     return {n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)}
 
 
-def shows(code: str) -> bool:
-    """Whether a cell prints, draws or ends with a value, functions that it only defines aside."""
+def has_output(code: str) -> bool:
+    """Returns whether a cell prints, draws or ends with a value, outside of its definitions."""
     body = ast.parse(code).body
     definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     run = [n for s in body if not isinstance(s, definitions) for n in ast.walk(s)]
@@ -52,15 +52,11 @@ def shows(code: str) -> bool:
     return isinstance(last, ast.Expr) and not is_call and not code.rstrip().endswith(";")
 
 
-def test_there_are_tutorials():
-    assert TUTORIALS
-
-
-def test_what_shows_is_noticed():
+def test_cells_with_output_are_recognised():
     for code in ("print(1)", "for x in y:\n    print(x)", "fig, ax = plt.subplots()", "a = 1\na"):
-        assert shows(code)
+        assert has_output(code)
     for code in ("a = 1", "def f():\n    print(1)", "model.fit(x)", "a;", ""):
-        assert not shows(code)
+        assert not has_output(code)
 
 
 @each_tutorial
@@ -75,16 +71,16 @@ def test_a_tutorial_begins_with_its_title(path):
 @each_tutorial
 def test_the_short_form_overrides_parameters(path):
     (cell,) = [cell for cell in code_cells(read(path)) if is_parameters(cell)]
-    short = assigned(cell["metadata"]["short"])
+    short = assigned_names(cell["metadata"]["short"])
     assert short
-    assert short <= assigned(text(cell))
+    assert short <= assigned_names(text(cell))
 
 
 @each_tutorial
 def test_outputs_are_stored(path):
     for cell in code_cells(read(path)):
         outputs = cell["outputs"]
-        assert outputs or not shows(text(cell)), f"no output is stored of\n{text(cell)}"
+        assert outputs or not has_output(text(cell)), f"no output is stored of\n{text(cell)}"
         assert "execution" not in cell["metadata"], "times make every run a difference"
         for output in outputs:
             assert output["output_type"] != "error"
@@ -92,7 +88,7 @@ def test_outputs_are_stored(path):
 
 
 @each_tutorial
-def test_links_to_other_pages_lead_somewhere(path):
+def test_links_to_other_pages_work(path):
     for cell in read(path)["cells"]:
         for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text(cell)):
             if cell["cell_type"] == "markdown" and "://" not in target:

@@ -198,14 +198,20 @@ def cells_of(means, seeds=SEEDS):
     }
 
 
-def test_only_whole_cells_have_claims():
+@pytest.mark.parametrize(
+    ("errors", "verdict"),
+    [(-2.1, "does not hold"), (-1.9, "undecided"), (1.9, "undecided"), (2.1, "holds")],
+)
+def test_a_cell_is_undecided_within_two_standard_errors(errors, verdict):
     paper = paper_accuracy("svhn", "NODE")
-    cells = cells_of({("svhn", "NODE"): paper.mean - paper.std + 0.25})
-    (claim,) = image_claims(cells)
-    assert claim.holds
-    assert claim.value == pytest.approx(0.25, abs=1e-3)
-    (claim,) = image_claims(cells_of({("svhn", "NODE"): paper.mean - paper.std - 0.25}))
-    assert not claim.holds
+    # Each of the five seeds in `cells_of` is 0.05 from the next.
+    distance = errors * math.sqrt((0.05**2 * 2.5 + paper.std**2) / 5)
+    (claim,) = image_claims(cells_of({("svhn", "NODE"): paper.mean - paper.std + distance}))
+    assert claim.verdict == verdict
+    assert claim.value == pytest.approx(distance, abs=1e-3)
+
+
+def test_only_whole_cells_have_claims():
     assert image_claims(cells_of({("svhn", "NODE"): 99.0}, seeds=4)) == []
 
 
@@ -231,7 +237,7 @@ def test_the_order_of_the_models(means, smaller):
     order, *others = image_claims(cells)
     assert "rises from NODE to NPCDDE5 to UNPCDDE5" in order.claim
     # Each of the five seeds in `cells_of` is 0.05 from the next.
-    assert f"standard error of {0.05 * math.sqrt(2.5 * 2 / 5):.2f}" in order.claim
+    assert order.high - order.value == pytest.approx(0.1 * math.sqrt(2.5 * 2 / 5), rel=1e-2)
     assert order.value == pytest.approx(smaller)
     assert order.holds == (smaller > 0)
     assert len(others) == 3

@@ -6,13 +6,13 @@ import threading
 import pytest
 from helpers.image_runs import BRIEF, same_but_for_time, some_images
 
+from lagrax.plotting._matplotlib import write_figures
 from lagrax.training import TrainingError
 from reproduction import (
     __main__ as cli,
     plan,
     sweep,
 )
-from reproduction.experiment import write_figures
 from reproduction.images import (
     Protocol,
     default_protocol,

@@ -1,13 +1,14 @@
-"""Bad arguments of delays, `solve` and systems. More of `solve` is in test_errors.py."""
+"""Bad arguments of delays, `solve` and systems raise a message with the cause and the remedy."""
 
 import diffrax
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers.refusals import HUGE, INF, NAN, check_call
 
 import lagrax
-from lagrax import Hold, Lag, Learn, systems
+from lagrax import Adjoint, Hold, Lag, Learn, holds, systems
 
 
 def field(t, y, args, *, history):
@@ -19,11 +20,226 @@ def solve(f=field, t0=0.0, t1=2.0, y0=1.0, **options):
     return lagrax.solve(f, t0, t1, y0, **options)
 
 
-def controlled(**options):
+def make_control(**options):
     return diffrax.PIDController(**{"rtol": 1e-3, "atol": 1e-3} | options)
 
 
+def at(*ts):
+    return diffrax.SaveAt(ts=np.array(ts))
+
+
+TERM = diffrax.ODETerm(lambda t, y, args: -y)
+
+
+def _two(history):
+    a, b = history
+    return a, b
+
+
+def _one(history):
+    (a,) = history
+    return a
+
+
+# The call, the type of its error, and words of the message: the culprit and the remedy.
 CALLS = {
+    "tau zero": (lambda: Hold(0.0), ValueError, ["tau=0.0", "positive", "delays=()"]),
+    "tau negative": (lambda: Hold(-1.0), ValueError, ["tau=-1.0", "positive"]),
+    "tau nan": (lambda: Hold(NAN), ValueError, ["nan", "finite"]),
+    "tau infinite": (lambda: Lag(INF), ValueError, ["Lag", "inf", "finite"]),
+    "lag zero": (lambda: Lag(0.0), ValueError, ["Lag", "tau=0.0", "positive"]),
+    "several taus": (lambda: Hold(np.array([1.0, 2.0])), ValueError, ["one positive number"]),
+    "tau a string": (lambda: Hold("1.0"), ValueError, ["'1.0'", "positive number"]),
+    "tau and times": (lambda: Hold(1.0, times=[1.0]), ValueError, ["either", "Hold(times="]),
+    "neither": (lambda: Hold(), ValueError, ["either a period or instants"]),
+    "times unsorted": (lambda: Hold(times=[0.0, 2.0, 1.0]), ValueError, ["increasing", "Sort"]),
+    "times repeated": (lambda: Hold(times=[0.0, 1.0, 1.0]), ValueError, ["increasing", "repeated"]),
+    "times nan": (lambda: Hold(times=[0.0, NAN]), ValueError, ["finite"]),
+    "times empty": (lambda: Hold(times=[]), ValueError, ["at least one instant"]),
+    "times a matrix": (lambda: Hold(times=np.ones((2, 2))), ValueError, ["(2, 2)"]),
+    "lag number negative": (lambda: Hold(1.0, lag=-1), ValueError, ["lag=-1", "whole number"]),
+    "lag number fractional": (lambda: Hold(1.0, lag=0.5), ValueError, ["lag=0.5", "Lag(tau)"]),
+    "no holds": (lambda: holds(1.0, 0), ValueError, ["n=0", "at least 1"]),
+    "t1 before t0": (lambda: solve(t0=1.0, t1=0.5), ValueError, ["t0=1.0", "t1=0.5", "t1 >= t0"]),
+    "t1 nan": (lambda: solve(t1=NAN), ValueError, ["t1=nan", "finite"]),
+    "t0 a vector": (lambda: solve(t0=np.zeros(2)), ValueError, ["t0", "one finite time"]),
+    "ts outside": (lambda: solve(saveat=at(0.5, 2.5)), ValueError, ["2.5", "[0.0, 2.0]"]),
+    "ts before": (lambda: solve(saveat=at(-0.5, 1.0)), ValueError, ["outside", "-0.5"]),
+    "ts unsorted": (lambda: solve(saveat=at(1.5, 0.5)), ValueError, ["not sorted", "1.5", "0.5"]),
+    "ts nan": (lambda: solve(saveat=at(0.5, NAN)), ValueError, ["NaN"]),
+    "ts and steps": (
+        lambda: solve(saveat=diffrax.SaveAt(ts=np.array([1.0]), steps=True)),
+        ValueError,
+        ["both `ts` and `steps`", "SubSaveAt"],
+    ),
+    "saveat of the solver's state": (
+        lambda: solve(saveat=diffrax.SaveAt(t1=True, solver_state=True)),
+        ValueError,
+        ["solver_state=True", "y0=earlier.evaluate"],
+    ),
+    "saveat an array": (lambda: solve(saveat=np.array([1.0])), TypeError, ["diffrax.SaveAt"]),
+    "another shape": (
+        lambda: solve(lambda t, y, args, *, history: jnp.ones(3)),
+        ValueError,
+        ["(3,)", "()", "shape of y"],
+    ),
+    "another structure": (
+        lambda: solve(lambda t, y, args, *, history: (y, y)),
+        ValueError,
+        ["pytree", "structure of y"],
+    ),
+    "another dtype": (
+        lambda: solve(lambda t, y, args, *, history: 1j * y),
+        ValueError,
+        ["complex64", "float32", "Convert"],
+    ),
+    "too many entries unpacked": (
+        lambda: solve(lambda t, y, args, *, history: sum(_two(history))),
+        ValueError,
+        ["unpack", "tuple of 1", "Hold(tau)"],
+    ),
+    "an entry beyond the last": (
+        lambda: solve(lambda t, y, args, *, history: history[1]),
+        IndexError,
+        ["index out of range", "history is a tuple of 1", "Hold("],
+    ),
+    "too few entries unpacked": (
+        lambda: solve(lambda t, y, args, *, history: _one(history), delays=holds(1.0, 2)),
+        ValueError,
+        ["unpack", "tuple of 2", "Hold(tau, lag=1)"],
+    ),
+    "no history": (lambda: solve(lambda t, y, args: y), TypeError, ["history", "keyword"]),
+    "field no function": (lambda: solve(3.0), TypeError, ["cannot be called", "f(t, y, args"]),
+    "too few fields": (lambda: solve([field]), ValueError, ["1 fields", "2 intervals", "Give 2"]),
+    "too many fields": (lambda: solve([field] * 3), ValueError, ["3 fields", "2 intervals"]),
+    "traced tau": (
+        lambda: jax.jit(lambda tau: solve(delays=[Hold(tau)]).ys)(1.0),
+        ValueError,
+        ["delay is traced", "intervals=N"],
+    ),
+    "traced t1": (
+        lambda: jax.grad(lambda t1: solve(t1=t1).ys[-1])(2.0),
+        ValueError,
+        ["t0 or t1 is traced", "intervals=N"],
+    ),
+    "intervals too few": (
+        lambda: solve(intervals=1),
+        ValueError,
+        ["intervals=1", "Hold(1.0)", "needs 2"],
+    ),
+    "intervals zero": (lambda: solve(intervals=0), ValueError, ["intervals=0", "at least 1"]),
+    "intervals fractional": (lambda: solve(intervals=2.0), TypeError, ["2.0", "whole number"]),
+    "integer state": (lambda: solve(y0=1), TypeError, ["int32", "y0=1.0"]),
+    "boolean state": (lambda: solve(y0=np.array([True])), TypeError, ["bool", "floating point"]),
+    "text as state": (lambda: solve(y0="a"), TypeError, ["y0='a'", "array"]),
+    "empty state": (lambda: solve(y0=()), ValueError, ["no numbers"]),
+    "unknown option": (lambda: solve(rtol=1e-3), TypeError, ["'rtol'", "PIDController"]),
+    "misspelt option": (lambda: solve(step=3), TypeError, ["'step'", "steps="]),
+    "diffrax's name": (lambda: solve(adjoint=None), TypeError, ["'adjoint'", "gradient="]),
+    "strange option": (lambda: solve(xyzzy=3), TypeError, ["'xyzzy'", "Its options are field, t0"]),
+    "steps and control": (
+        lambda: solve(steps=2, stepsize_controller=diffrax.PIDController(rtol=1e-3, atol=1e-3)),
+        ValueError,
+        ["steps=2", "stepsize_controller", "Leave one"],
+    ),
+    "steps and dt0": (lambda: solve(steps=2, dt0=0.1), ValueError, ["steps=2", "dt0"]),
+    "no steps": (lambda: solve(steps=0), ValueError, ["steps=0", "at least 1"]),
+    "steps negative": (lambda: solve(steps=-3), ValueError, ["steps=-3"]),
+    "steps fractional": (lambda: solve(steps=2.5), ValueError, ["steps=2.5", "whole number"]),
+    "adjoint dense": (
+        lambda: solve(gradient=Adjoint(), saveat=diffrax.SaveAt(dense=True)),
+        ValueError,
+        ["dense output", "Checkpointed()"],
+    ),
+    "adjoint steps": (
+        lambda: solve(gradient=Adjoint(), saveat=diffrax.SaveAt(steps=True)),
+        ValueError,
+        ["all steps", "SaveAt(ts=...)"],
+    ),
+    "max_steps zero": (lambda: solve(max_steps=0), ValueError, ["max_steps=0"]),
+    "solver a class": (lambda: solve(solver=diffrax.Tsit5), TypeError, ["Tsit5()"]),
+    "solver a string": (lambda: solve(solver="tsit5"), TypeError, ["'tsit5'", "diffrax"]),
+    "control a string": (lambda: solve(stepsize_controller="pid"), TypeError, ["PIDController"]),
+    "Euler adaptive": (
+        lambda: solve(solver=diffrax.Euler()),
+        ValueError,
+        ["Euler", "no error estimate", "steps=K"],
+    ),
+    "constant steps without length": (
+        lambda: solve(stepsize_controller=diffrax.ConstantStepSize()),
+        ValueError,
+        ["dt0=", "steps=K"],
+    ),
+    "gradient a class": (lambda: solve(gradient=Adjoint), TypeError, ["Adjoint()"]),
+    "gradient a string": (lambda: solve(gradient="adjoint"), TypeError, ["Checkpointed()"]),
+    "adjoint with constant steps": (
+        lambda: solve(gradient=Adjoint(), stepsize_controller=diffrax.ConstantStepSize(), dt0=0.1),
+        ValueError,
+        ["Adjoint", "PIDController"],
+    ),
+    "adjoint without error estimate": (
+        lambda: solve(gradient=Adjoint(solver=diffrax.Euler())),
+        ValueError,
+        ["Euler", "no error estimate"],
+    ),
+    "adjoint with a number": (
+        lambda: solve(gradient=Adjoint(stepsize_controller=1e-3)),
+        TypeError,
+        ["0.001", "PIDController"],
+    ),
+    "a solver for two parts": (
+        lambda: solve(solver=diffrax.SemiImplicitEuler(), steps=2),
+        ValueError,
+        ["SemiImplicitEuler", "Tsit5()"],
+    ),
+    "StepTo": (
+        lambda: solve(stepsize_controller=diffrax.StepTo(np.array([0.0, 0.7, 2.0]))),
+        ValueError,
+        ["StepTo", "step_ts"],
+    ),
+    "a term as field": (
+        lambda: solve(diffrax.ODETerm(lambda t, y, args: y)),
+        TypeError,
+        ["term.vector_field"],
+    ),
+    "adjoint with a lag": (
+        lambda: solve(delays=[Lag(1.0)], gradient=Adjoint()),
+        ValueError,
+        ["Lag", "Theorem 2", "Checkpointed()"],
+    ),
+    "one delay, no list": (lambda: solve(delays=Hold(1.0)), TypeError, ["one delay", "list"]),
+    "a number as delay": (lambda: solve(delays=[1.0]), TypeError, ["1.0", "Hold(1.0)"]),
+    "delays a number": (lambda: solve(delays=1.0), TypeError, ["list of Hold and Lag"]),
+    "evaluate without dense": (lambda: solve().evaluate(0.5), ValueError, ["dense=True"]),
+    "a solution called": (lambda: solve()(1.5), TypeError, ["sol.evaluate(t)", "dense=True"]),
+    "a solution as past": (lambda: solve(y0=solve()), TypeError, ["sol.evaluate(t)"]),
+    "diffeqsolve's order": (
+        lambda: lagrax.solve(TERM, diffrax.Tsit5(), 0.0, 1.0, 0.1, 1.0),
+        TypeError,
+        ["field, t0, t1, y0, args", "term.vector_field", "solver=solver"],
+    ),
+    "diffeqsolve's order with names": (
+        lambda: lagrax.solve(TERM, diffrax.Tsit5(), t0=0.0, t1=1.0, dt0=0.1, y0=1.0),
+        TypeError,
+        ["field, t0, t1, y0, args", "dt0=dt0"],
+    ),
+    "y0 left out": (lambda: lagrax.solve(field, 0.0, 1.0), TypeError, ["missing", "y0"]),
+    "event": (lambda: solve(event=None), TypeError, ["'event'", "sol.evaluate"]),
+    "discrete event": (lambda: solve(discrete_terminating_event=None), TypeError, ["saved states"]),
+    "terms": (lambda: solve(terms=TERM), TypeError, ["'terms'", "term.vector_field"]),
+    "solver state": (lambda: solve(solver_state=0), TypeError, ["y0=earlier.evaluate"]),
+    "controller state": (lambda: solve(controller_state=0), TypeError, ["y0=earlier.evaluate"]),
+    "made_jump": (lambda: solve(made_jump=True), TypeError, ["jump_ts"]),
+    "a list of numbers negated": (
+        lambda: lagrax.solve(lambda t, y, args: -y, 0.0, 1.0, [1.0, 2.0]),
+        TypeError,
+        ["list of 2 numbers", "y0=jnp.array"],
+    ),
+    "an array for a list of numbers": (
+        lambda: lagrax.solve(lambda t, y, args: jnp.array(y), 0.0, 1.0, [1.0, 2.0]),
+        ValueError,
+        ["structure of y", "list of 2 numbers", "y0=jnp.array"],
+    ),
     "tau an object": (lambda: Hold(object()), ValueError, ["Hold got tau=<object", "positive"]),
     "tau complex": (lambda: Lag(1j), ValueError, ["Lag got tau=1j", "one positive number"]),
     "tau true": (lambda: Hold(True), ValueError, ["tau=True", "one positive number"]),
@@ -51,7 +267,7 @@ CALLS = {
     "a long lag over many intervals": (
         lambda: solve(t1=4e5, delays=[Hold(1.0, lag=10**6)]),
         ValueError,
-        ["Hold(1.0, lag=1000000)", "400,000 intervals", "1.6e+11 times", "smaller lag"],
+        ["Hold(1.0, lag=1000000)", "400,000 intervals", "1.6e+11 moves", "smaller lag"],
     ),
     "t0 a text": (lambda: solve(t0="0"), ValueError, ["t0='0'", "one finite time"]),
     "t1 none": (lambda: solve(t1=None), ValueError, ["t1=None", "one finite time"]),
@@ -96,39 +312,39 @@ CALLS = {
         ["intervals=1000000000000", "100,000,000", "same unit"],
     ),
     "a tolerance in words": (
-        lambda: solve(stepsize_controller=controlled(rtol="a")),
+        lambda: solve(stepsize_controller=make_control(rtol="a")),
         ValueError,
         ["PIDController got rtol='a'", "positive numbers"],
     ),
     "a tolerance that is none": (
-        lambda: solve(stepsize_controller=controlled(atol=NAN)),
+        lambda: solve(stepsize_controller=make_control(atol=NAN)),
         ValueError,
         ["PIDController got atol=nan"],
     ),
     "a tolerance below zero": (
-        lambda: solve(stepsize_controller=controlled(rtol=-1e-3)),
+        lambda: solve(stepsize_controller=make_control(rtol=-1e-3)),
         ValueError,
         ["PIDController got rtol=-0.001"],
     ),
     "a complex tolerance": (
-        lambda: solve(stepsize_controller=controlled(rtol=1j)),
+        lambda: solve(stepsize_controller=make_control(rtol=1j)),
         ValueError,
         ["PIDController got rtol=1j"],
     ),
     "a coefficient in words": (
-        lambda: solve(stepsize_controller=controlled(pcoeff="a")),
+        lambda: solve(stepsize_controller=make_control(pcoeff="a")),
         ValueError,
         ["PIDController got pcoeff='a'"],
     ),
     "a clipped tolerance in words": (
         lambda: solve(
-            stepsize_controller=diffrax.ClipStepSizeController(controlled(rtol="a"), [0.3])
+            stepsize_controller=diffrax.ClipStepSizeController(make_control(rtol="a"), [0.3])
         ),
         ValueError,
         ["PIDController got rtol='a'"],
     ),
     "a tolerance of the adjoint in words": (
-        lambda: solve(gradient=lagrax.Adjoint(stepsize_controller=controlled(rtol="a"))),
+        lambda: solve(gradient=lagrax.Adjoint(stepsize_controller=make_control(rtol="a"))),
         ValueError,
         ["PIDController got rtol='a'"],
     ),
@@ -247,3 +463,17 @@ CALLS = {
 @pytest.mark.parametrize("case", CALLS)
 def test_calls_are_refused(case, unchecked, tmp_path, monkeypatch):
     check_call(CALLS[case], tmp_path, monkeypatch)
+
+
+def test_an_error_of_the_field_itself_is_passed_on():
+    def broken(t, y, args, *, history):
+        raise ValueError("my own trouble")
+
+    with pytest.raises(ValueError, match="my own trouble") as caught:
+        solve(broken)
+    assert "one entry for each delay" in caught.value.__notes__[0]
+
+
+def test_a_list_of_numbers_is_a_pytree():
+    sol = lagrax.solve(lambda t, y, args: [y[1], -y[0]], 0.0, 1.0, [0.0, 1.0])
+    np.testing.assert_allclose(sol.ys, np.array([[np.sin(1.0)], [np.cos(1.0)]]), rtol=1e-4)

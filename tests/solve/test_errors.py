@@ -1,4 +1,4 @@
-"""Bad input and failed solves raise a message that says what was got, expected, and what to do."""
+"""Failed solves: the result, the message, NaN states and NaN gradients."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import lagrax
-from lagrax import Adjoint, Checkpointed, Direct, Hold, Lag, holds
+from lagrax import Adjoint, Checkpointed, Direct, Hold
 
 NAN, INF = float("nan"), float("inf")
 
@@ -26,249 +26,6 @@ def solve(f=field, t0=0.0, t1=2.0, y0=1.0, **options):
 
 def at(*ts):
     return diffrax.SaveAt(ts=np.array(ts))
-
-
-# The call, the type of its error, and words of the message: the culprit and the remedy.
-CASES = {
-    "tau zero": (lambda: Hold(0.0), ValueError, ["tau=0.0", "positive", "delays=()"]),
-    "tau negative": (lambda: Hold(-1.0), ValueError, ["tau=-1.0", "positive"]),
-    "tau nan": (lambda: Hold(NAN), ValueError, ["nan", "finite"]),
-    "tau infinite": (lambda: Lag(INF), ValueError, ["Lag", "inf", "finite"]),
-    "lag zero": (lambda: Lag(0.0), ValueError, ["Lag", "tau=0.0", "positive"]),
-    "several taus": (lambda: Hold(np.array([1.0, 2.0])), ValueError, ["one positive number"]),
-    "tau a string": (lambda: Hold("1.0"), ValueError, ["'1.0'", "positive number"]),
-    "tau and times": (lambda: Hold(1.0, times=[1.0]), ValueError, ["either", "Hold(times="]),
-    "neither": (lambda: Hold(), ValueError, ["either a period or instants"]),
-    "times unsorted": (lambda: Hold(times=[0.0, 2.0, 1.0]), ValueError, ["increasing", "Sort"]),
-    "times repeated": (lambda: Hold(times=[0.0, 1.0, 1.0]), ValueError, ["increasing", "repeated"]),
-    "times nan": (lambda: Hold(times=[0.0, NAN]), ValueError, ["finite"]),
-    "times empty": (lambda: Hold(times=[]), ValueError, ["at least one instant"]),
-    "times a matrix": (lambda: Hold(times=np.ones((2, 2))), ValueError, ["(2, 2)"]),
-    "lag number negative": (lambda: Hold(1.0, lag=-1), ValueError, ["lag=-1", "whole number"]),
-    "lag number fractional": (lambda: Hold(1.0, lag=0.5), ValueError, ["lag=0.5", "Lag(tau)"]),
-    "no holds": (lambda: holds(1.0, 0), ValueError, ["n=0", "at least 1"]),
-    "t1 before t0": (lambda: solve(t0=1.0, t1=0.5), ValueError, ["t0=1.0", "t1=0.5", "t1 >= t0"]),
-    "t1 nan": (lambda: solve(t1=NAN), ValueError, ["t1=nan", "finite"]),
-    "t0 a vector": (lambda: solve(t0=np.zeros(2)), ValueError, ["t0", "one finite time"]),
-    "ts outside": (lambda: solve(saveat=at(0.5, 2.5)), ValueError, ["2.5", "[0.0, 2.0]"]),
-    "ts before": (lambda: solve(saveat=at(-0.5, 1.0)), ValueError, ["outside", "-0.5"]),
-    "ts unsorted": (lambda: solve(saveat=at(1.5, 0.5)), ValueError, ["not sorted", "1.5", "0.5"]),
-    "ts nan": (lambda: solve(saveat=at(0.5, NAN)), ValueError, ["NaN"]),
-    "ts and steps": (
-        lambda: solve(saveat=diffrax.SaveAt(ts=np.array([1.0]), steps=True)),
-        ValueError,
-        ["both `ts` and `steps`", "SubSaveAt"],
-    ),
-    "saveat of the solver's state": (
-        lambda: solve(saveat=diffrax.SaveAt(t1=True, solver_state=True)),
-        ValueError,
-        ["solver_state=True", "y0=earlier.evaluate"],
-    ),
-    "saveat an array": (lambda: solve(saveat=np.array([1.0])), TypeError, ["diffrax.SaveAt"]),
-    "another shape": (
-        lambda: solve(lambda t, y, args, *, history: jnp.ones(3)),
-        ValueError,
-        ["(3,)", "()", "shape of y"],
-    ),
-    "another structure": (
-        lambda: solve(lambda t, y, args, *, history: (y, y)),
-        ValueError,
-        ["pytree", "structure of y"],
-    ),
-    "another dtype": (
-        lambda: solve(lambda t, y, args, *, history: 1j * y),
-        ValueError,
-        ["complex64", "float32", "Convert"],
-    ),
-    "too many entries unpacked": (
-        lambda: solve(lambda t, y, args, *, history: sum(_two(history))),
-        ValueError,
-        ["unpack", "tuple of 1", "Hold(tau)"],
-    ),
-    "an entry beyond the last": (
-        lambda: solve(lambda t, y, args, *, history: history[1]),
-        IndexError,
-        ["index out of range", "history is a tuple of 1", "Hold("],
-    ),
-    "too few entries unpacked": (
-        lambda: solve(lambda t, y, args, *, history: _one(history), delays=holds(1.0, 2)),
-        ValueError,
-        ["unpack", "tuple of 2", "Hold(tau, lag=1)"],
-    ),
-    "no history": (lambda: solve(lambda t, y, args: y), TypeError, ["history", "keyword"]),
-    "field no function": (lambda: solve(3.0), TypeError, ["cannot be called", "f(t, y, args"]),
-    "too few fields": (lambda: solve([field]), ValueError, ["1 fields", "2 intervals", "Give 2"]),
-    "too many fields": (lambda: solve([field] * 3), ValueError, ["3 fields", "2 intervals"]),
-    "traced tau": (
-        lambda: jax.jit(lambda tau: solve(delays=[Hold(tau)]).ys)(1.0),
-        ValueError,
-        ["delay is traced", "intervals=N"],
-    ),
-    "traced t1": (
-        lambda: jax.grad(lambda t1: solve(t1=t1).ys[-1])(2.0),
-        ValueError,
-        ["t0 or t1 is traced", "intervals=N"],
-    ),
-    "intervals too few": (
-        lambda: solve(intervals=1),
-        ValueError,
-        ["intervals=1", "Hold(1.0)", "needs 2"],
-    ),
-    "intervals zero": (lambda: solve(intervals=0), ValueError, ["intervals=0", "at least 1"]),
-    "intervals fractional": (lambda: solve(intervals=2.0), TypeError, ["2.0", "whole number"]),
-    "integer state": (lambda: solve(y0=1), TypeError, ["int32", "y0=1.0"]),
-    "boolean state": (lambda: solve(y0=np.array([True])), TypeError, ["bool", "floating point"]),
-    "text as state": (lambda: solve(y0="a"), TypeError, ["y0='a'", "array"]),
-    "empty state": (lambda: solve(y0=()), ValueError, ["no numbers"]),
-    "unknown option": (lambda: solve(rtol=1e-3), TypeError, ["'rtol'", "PIDController"]),
-    "misspelt option": (lambda: solve(step=3), TypeError, ["'step'", "steps="]),
-    "diffrax's name": (lambda: solve(adjoint=None), TypeError, ["'adjoint'", "gradient="]),
-    "strange option": (lambda: solve(xyzzy=3), TypeError, ["'xyzzy'", "Its options are field, t0"]),
-    "steps and control": (
-        lambda: solve(steps=2, stepsize_controller=diffrax.PIDController(rtol=1e-3, atol=1e-3)),
-        ValueError,
-        ["steps=2", "stepsize_controller", "Leave one"],
-    ),
-    "steps and dt0": (lambda: solve(steps=2, dt0=0.1), ValueError, ["steps=2", "dt0"]),
-    "no steps": (lambda: solve(steps=0), ValueError, ["steps=0", "at least 1"]),
-    "steps negative": (lambda: solve(steps=-3), ValueError, ["steps=-3"]),
-    "steps fractional": (lambda: solve(steps=2.5), ValueError, ["steps=2.5", "whole number"]),
-    "adjoint dense": (
-        lambda: solve(gradient=Adjoint(), saveat=diffrax.SaveAt(dense=True)),
-        ValueError,
-        ["dense output", "Checkpointed()"],
-    ),
-    "adjoint steps": (
-        lambda: solve(gradient=Adjoint(), saveat=diffrax.SaveAt(steps=True)),
-        ValueError,
-        ["all steps", "SaveAt(ts=...)"],
-    ),
-    "max_steps zero": (lambda: solve(max_steps=0), ValueError, ["max_steps=0"]),
-    "solver a class": (lambda: solve(solver=diffrax.Tsit5), TypeError, ["Tsit5()"]),
-    "solver a string": (lambda: solve(solver="tsit5"), TypeError, ["'tsit5'", "diffrax"]),
-    "control a string": (lambda: solve(stepsize_controller="pid"), TypeError, ["PIDController"]),
-    "Euler adaptive": (
-        lambda: solve(solver=diffrax.Euler()),
-        ValueError,
-        ["Euler", "no error estimate", "steps=K"],
-    ),
-    "constant steps without length": (
-        lambda: solve(stepsize_controller=diffrax.ConstantStepSize()),
-        ValueError,
-        ["dt0=", "steps=K"],
-    ),
-    "gradient a class": (lambda: solve(gradient=Adjoint), TypeError, ["Adjoint()"]),
-    "gradient a string": (lambda: solve(gradient="adjoint"), TypeError, ["Checkpointed()"]),
-    "adjoint with constant steps": (
-        lambda: solve(
-            gradient=Adjoint(), stepsize_controller=diffrax.ConstantStepSize(), dt0=0.1
-        ),
-        ValueError,
-        ["Adjoint", "PIDController"],
-    ),
-    "adjoint without error estimate": (
-        lambda: solve(gradient=Adjoint(solver=diffrax.Euler())),
-        ValueError,
-        ["Euler", "no error estimate"],
-    ),
-    "adjoint with a number": (
-        lambda: solve(gradient=Adjoint(stepsize_controller=1e-3)),
-        TypeError,
-        ["0.001", "PIDController"],
-    ),
-    "a solver for two parts": (
-        lambda: solve(solver=diffrax.SemiImplicitEuler(), steps=2),
-        ValueError,
-        ["SemiImplicitEuler", "Tsit5()"],
-    ),
-    "StepTo": (
-        lambda: solve(stepsize_controller=diffrax.StepTo(np.array([0.0, 0.7, 2.0]))),
-        ValueError,
-        ["StepTo", "step_ts"],
-    ),
-    "a term as field": (
-        lambda: solve(diffrax.ODETerm(lambda t, y, args: y)),
-        TypeError,
-        ["term.vector_field"],
-    ),
-    "adjoint with a lag": (
-        lambda: solve(delays=[Lag(1.0)], gradient=Adjoint()),
-        ValueError,
-        ["Lag", "Theorem 2", "Checkpointed()"],
-    ),
-    "one delay, no list": (lambda: solve(delays=Hold(1.0)), TypeError, ["one delay", "list"]),
-    "a number as delay": (lambda: solve(delays=[1.0]), TypeError, ["1.0", "Hold(1.0)"]),
-    "delays a number": (lambda: solve(delays=1.0), TypeError, ["list of Hold and Lag"]),
-    "evaluate without dense": (lambda: solve().evaluate(0.5), ValueError, ["dense=True"]),
-    "a solution called": (lambda: solve()(1.5), TypeError, ["sol.evaluate(t)", "dense=True"]),
-    "a solution as past": (lambda: solve(y0=solve()), TypeError, ["sol.evaluate(t)"]),
-    "diffeqsolve's order": (
-        lambda: lagrax.solve(TERM, diffrax.Tsit5(), 0.0, 1.0, 0.1, 1.0),
-        TypeError,
-        ["field, t0, t1, y0, args", "term.vector_field", "solver=solver"],
-    ),
-    "diffeqsolve's order with names": (
-        lambda: lagrax.solve(TERM, diffrax.Tsit5(), t0=0.0, t1=1.0, dt0=0.1, y0=1.0),
-        TypeError,
-        ["field, t0, t1, y0, args", "dt0=dt0"],
-    ),
-    "no state": (lambda: lagrax.solve(field, 0.0, 1.0), TypeError, ["missing", "y0"]),
-    "event": (lambda: solve(event=None), TypeError, ["'event'", "sol.evaluate"]),
-    "discrete event": (
-        lambda: solve(discrete_terminating_event=None), TypeError, ["saved states"]
-    ),
-    "terms": (lambda: solve(terms=TERM), TypeError, ["'terms'", "term.vector_field"]),
-    "solver state": (lambda: solve(solver_state=0), TypeError, ["y0=earlier.evaluate"]),
-    "controller state": (lambda: solve(controller_state=0), TypeError, ["y0=earlier.evaluate"]),
-    "made_jump": (lambda: solve(made_jump=True), TypeError, ["jump_ts"]),
-    "a list of numbers negated": (
-        lambda: lagrax.solve(lambda t, y, args: -y, 0.0, 1.0, [1.0, 2.0]),
-        TypeError,
-        ["list of 2 numbers", "y0=jnp.array"],
-    ),
-    "an array for a list of numbers": (
-        lambda: lagrax.solve(lambda t, y, args: jnp.array(y), 0.0, 1.0, [1.0, 2.0]),
-        ValueError,
-        ["structure of y", "list of 2 numbers", "y0=jnp.array"],
-    ),
-}  # fmt: skip
-
-
-TERM = diffrax.ODETerm(lambda t, y, args: -y)
-
-
-def _two(history):
-    a, b = history
-    return a, b
-
-
-def _one(history):
-    (a,) = history
-    return a
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_bad_input(case, unchecked):
-    call, kind, words = CASES[case]
-    with pytest.raises(kind) as caught:
-        call()
-    message = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
-    for word in words:
-        assert word in message, message
-
-
-def test_an_error_of_the_field_itself_is_passed_on():
-    def broken(t, y, args, *, history):
-        raise ValueError("my own trouble")
-
-    with pytest.raises(ValueError, match="my own trouble") as caught:
-        solve(broken)
-    assert "one entry for each delay" in caught.value.__notes__[0]
-
-
-def test_a_list_of_numbers_is_a_pytree():
-    sol = lagrax.solve(lambda t, y, args: [y[1], -y[0]], 0.0, 1.0, [0.0, 1.0])
-    np.testing.assert_allclose(sol.ys, np.array([[np.sin(1.0)], [np.cos(1.0)]]), rtol=1e-4)
 
 
 @pytest.mark.parametrize("gradient", [Checkpointed(), Adjoint()], ids=["checkpointed", "adjoint"])
@@ -455,7 +212,7 @@ def test_a_traced_end_before_the_start():
 
 
 def test_rejected_steps_count():
-    """No step can pass t = 0.5: each is rejected, and `max_steps` ends that."""
+    """All steps across t = 0.5 are rejected until `max_steps` is reached."""
     wild = lambda t, y, args: jnp.where(t > 0.5, 1e6 * jnp.sin(1e6 * t), 0.0) - y
     sol = lagrax.solve(wild, 0.0, 1.0, 0.5, dt0=0.4, max_steps=20, throw=False)
     assert sol.result == lagrax.RESULTS.max_steps_reached
@@ -550,24 +307,25 @@ def test_a_failure_in_a_batch_leaves_the_others_alone(gradient):
         sol = failing(p, GRADIENTS[gradient], SAVES["ts"], y0=y0)
         return jnp.sum(sol.ys), sol.result == lagrax.RESULTS.successful
 
-    slopes, good = jax.vmap(jax.grad(one, has_aux=True), (None, 0))(p, y0s)
+    of_one = jax.grad(one, has_aux=True)
+    slopes, good = jax.jit(jax.vmap(of_one, (None, 0)))(p, y0s)
     np.testing.assert_array_equal(good, [True, False, True])
     assert np.isnan(slopes[1]).all()
+    alone = jax.jit(lambda y0: of_one(p, y0)[0])
     for i in (0, 2):
-        alone, _ = jax.grad(one, has_aux=True)(p, y0s[i])
-        np.testing.assert_allclose(slopes[i], alone, rtol=1e-4)
+        np.testing.assert_allclose(slopes[i], alone(y0s[i]), rtol=1e-4)
 
     def masked(p):
         losses, good = jax.vmap(one, (None, 0))(p, y0s)
         return jnp.sum(jnp.where(good, losses, 0))
 
     # A loss that leaves the failure out has the gradient of the others.
-    np.testing.assert_allclose(jax.grad(masked)(p), slopes[0] + slopes[2], rtol=1e-5)
+    np.testing.assert_allclose(jax.jit(jax.grad(masked))(p), slopes[0] + slopes[2], rtol=1e-5)
 
 
 @pytest.mark.parametrize("options", [{}, {"max_steps": 3}, {"steps": 20}])
 @pytest.mark.parametrize("transform", [jax.grad, jax.value_and_grad, jax.hessian])
-def test_outside_of_jit_derivatives_of_a_failure_raise_its_message(transform, options):
+def test_derivatives_of_a_failure_raise_its_message(transform, options):
     explode = lambda t, y, a, *, history: a * y**2 * history[0]
     loss = lambda a: lagrax.solve(
         explode, 0.0, 3.0, 1.0, a, delays=[Hold(0.5)], gradient=Checkpointed(), **options
@@ -576,7 +334,7 @@ def test_outside_of_jit_derivatives_of_a_failure_raise_its_message(transform, op
         transform(loss)(1.0)
 
 
-def test_outside_of_jit_the_derivative_of_a_failure_by_time_raises_its_message():
+def test_the_derivative_of_a_failure_by_time_raises_its_message():
     end = lambda t1: solve(t1=t1, intervals=5, max_steps=2).ys[-1]
     with pytest.raises(lagrax.SolveError, match="maximum number of solver steps"):
         jax.grad(end)(2.0)

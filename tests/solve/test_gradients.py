@@ -1,4 +1,4 @@
-"""Gradients three ways, against finite differences and against Theorem 2 written out by hand."""
+"""All gradients against finite differences and against Theorem 2 written out by hand."""
 
 import diffrax
 import equinox as eqx
@@ -24,7 +24,7 @@ def field(t, y, weights, *, history):
 
 
 def many_times(gradient, options, **solve_options):
-    """A loss at many times, on and off knots, as a function of everything that may be trained."""
+    """A loss at many times, on and off knots, as a function of all trainable numbers."""
 
     def loss(p):
         delays = [Hold(p.get("tau", 0.8), lag=j) for j in (0, 1)]
@@ -60,7 +60,7 @@ def ravel(tree):
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_three_ways_agree_with_each_other_and_with_finite_differences(path, x64):
+def test_all_gradients_agree_with_finite_differences(path, x64):
     p = {"weights": A.astype(float), "y0": jnp.array([0.3, -0.2])}
     grads = {w: jax.grad(many_times(g, PATHS[path]))(p) for w, g in WAYS.items()}
     direct = ravel(grads["direct"])
@@ -86,7 +86,7 @@ def test_gradient_of_the_period_and_of_the_final_time(way, path, x64):
 @pytest.mark.parametrize("path", MOSTLY_FIXED)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_sample_on_a_knot_has_the_derivative_from_the_left(way, path, x64):
-    """At t = tau = 1 the solution has a kink in t and in tau; halves of both sides are wrong."""
+    """At t = tau = 1 the solution has a kink in t and in tau, so their mean is wrong."""
 
     def sample(t, tau):
         return lagrax.solve(
@@ -147,8 +147,7 @@ OFTEN = ("twice the other", "three", "with a clock")
     "case", [c if c in OFTEN else pytest.param(c, marks=pytest.mark.slow) for c in SEVERAL]
 )
 def test_several_traced_lags(case, x64):
-    """Most of their kinks coincide, where intervals have no length: the solution has a derivative
-    there all the same."""
+    """Most kinks coincide, and intervals there have no length. The solution is differentiable."""
     make, taus = SEVERAL[case]
 
     def field(t, y, args, *, history):
@@ -190,7 +189,7 @@ MOSTLY_PLAIN = ["plain", *(pytest.param(x, marks=pytest.mark.slow) for x in ("ho
 @pytest.mark.parametrize("case", MOSTLY_PLAIN)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_jump_of_the_field(way, case, x64):
-    """x' = p0 - x before the jump at s, p1 - x after it: value, gradients to p and to s itself."""
+    """x' = p0 - x before the jump at s, and p1 - x after it, differentiated by p and s."""
     delays, solver = HELD_OR_NOT[case]
 
     def run(p, s):
@@ -215,7 +214,7 @@ def test_a_jump_of_the_field(way, case, x64):
 
 
 def test_reversible_heun_takes_the_same_steps_for_every_gradient(x64):
-    """Its state from step to step is more than a slope, and is begun anew in each interval."""
+    """Its state is more than a slope and starts anew in each interval."""
 
     def run(gradient):
         return lagrax.solve(
@@ -243,8 +242,10 @@ def test_a_past_of_infinite_slope_at_the_start(t1, path, x64):
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("swapped", "side"), [(False, 1), (True, -1)])
 def test_clocks_whose_instants_coincide(way, swapped, side, x64):
-    """At tau = 1 every instant of the second clock is one of the first: the derivative is that from
-    the side on which the clock that comes later in `delays` changes later."""
+    """At tau = 1 all instants of the second clock are also instants of the first.
+
+    The derivative is that from the side on which the later clock in `delays` changes later.
+    """
 
     def final(tau):
         delays, order = [Hold(0.5), Hold(tau)], (0, 1)
@@ -278,7 +279,7 @@ def test_both_clocks_learned_from_where_they_coincide(way, x64):
 
 @pytest.mark.parametrize("path", PATHS)
 def test_the_end_on_a_knot(path, x64):
-    """An interval of no length lies there, whose end moves with tau and t1."""
+    """The last interval has no length, and its end moves with tau and t1."""
 
     def final(tau, t1, way):
         field = lambda t, y, a, *, history: a * y * (1 - history[0])
@@ -383,10 +384,10 @@ def test_unshared_fields_that_close_over_their_parameters(way, x64):
 
 
 def _theorem_2(weights, z0, tau, n, observed):
-    """Eqs. 15 and 16 for z' = f(z, z_k, z_{k-1}, ..., theta_k) with as many held states as theta_k
-    has room for, integrated with scipy from the text: adjoint between knots, quadratures for
-    theta_k and for every held state, jumps at knots and at observation times. Loss: sum over the
-    observed times of c . z(t)."""
+    """Eqs. 15 and 16 for z' = f(z, z_k, z_{k-1}, ..., theta_k) with the held states that theta_k
+    has room for, integrated by SciPy as the text says. The adjoint runs between knots, with
+    quadratures for theta_k and for every held state, and jumps at knots and observation times. The
+    loss is the sum of c . z(t) over the observation times."""
 
     def f(z, held, w):
         return np.tanh(w @ np.concatenate([z, *held])) - 0.2 * z
@@ -522,7 +523,7 @@ def test_adjoint_with_a_solver_and_control_of_its_own(x64):
     )
 
 
-def test_a_backward_pass_that_does_not_arrive_is_not_a_gradient(x64):
+def test_a_backward_pass_that_does_not_arrive_gives_nan(x64):
     def loss(a):
         sol = lagrax.solve(
             lambda t, y, a, *, history: -a * y + history[0],
@@ -565,7 +566,7 @@ def test_second_derivatives(x64):
 
 
 def test_gradients_are_those_of_the_closed_form(x64):
-    """d/da of the population map, three times over."""
+    """The population map, applied three times, is differentiated by a."""
 
     def final(a, gradient):
         return lagrax.solve(
@@ -696,15 +697,15 @@ def test_a_batch_inside_a_jitted_jacobian(x64):
     np.testing.assert_allclose(jax.jit(jax.jacrev(ends))(p), exact, rtol=1e-6)
 
 
-def test_memory_grows_as_promised():
-    """At 10 intervals: Direct with all steps, Checkpointed with one interval's, Adjoint hardly."""
+def test_memory_of_the_gradients():
+    """Direct keeps all steps, Checkpointed those of one interval, Adjoint none."""
     growth = {way: _peak(g, 200) - _peak(g, 10) for way, g in WAYS.items()}
     assert growth["direct"] > 6 * growth["checkpointed"]
     assert growth["checkpointed"] > 10 * max(growth["adjoint"], 1)
 
 
 def test_adjoint_of_a_small_loss(x64):
-    """It is linear in the loss, whatever that is measured in."""
+    """The adjoint is linear in the loss, whatever its scale."""
     field = lambda t, x, a, *, history: a * x * (1 - history[0])
 
     def end(a, unit):
@@ -761,16 +762,17 @@ def test_second_derivatives_at_many_times(delay, x64):
     """Forward over reverse, as `jax.hessian` does it."""
     ts = np.array([0.2, 0.3, 0.9, 1.0, 1.4, 2.0])
 
-    def loss(p, gradient):
+    def loss(p):
         sol = lagrax.solve(
             lambda t, y, p, *, history: -p[0] * y + p[1] * history[0] * jnp.cos(t),
-            0.0, 2.0, 1.0, p, delays=[delay(1.0)], gradient=gradient, max_steps=200,
+            0.0, 2.0, 1.0, p, delays=[delay(1.0)], gradient=Checkpointed(), max_steps=50,
             saveat=diffrax.SaveAt(ts=ts),
         )  # fmt: skip
         return jnp.sum(sol.ys * jnp.cos(jnp.arange(len(ts))))
 
     p = jnp.array([1.3, 0.7])
-    direct, checkpointed = (jax.hessian(loss)(p, g) for g in (Direct(), Checkpointed()))
-    np.testing.assert_allclose(checkpointed, direct, rtol=1e-6)
-    slopes = [jax.grad(loss)(p.at[0].add(s * 1e-5), Direct()) for s in (1, -1)]
-    np.testing.assert_allclose(direct[0], (slopes[0] - slopes[1]) / 2e-5, rtol=1e-4)
+    second, slope = jax.jit(jax.hessian(loss))(p), jax.jit(jax.grad(loss))
+    for i in (0, 1):
+        step = jnp.zeros(2).at[i].set(1e-5)
+        differences = (slope(p + step) - slope(p - step)) / 2e-5
+        np.testing.assert_allclose(second[i], differences, rtol=1e-4)

@@ -43,7 +43,7 @@ RATE = np.array([-0.4 + 4.0j, -0.2 + 3.0j])
 
 
 def turning(t, z, history, xp):
-    """Linear: its leading error term stands alone from coarse steps on."""
+    """A linear equation, whose leading error term dominates from coarse steps on."""
     return RATE * z + drive(history)
 
 
@@ -121,8 +121,7 @@ def test_the_order_is_kept(case, x64):
     ],
 )
 def test_several_lags_keep_the_order(solver, counts, traced, x64):
-    """Their kinks travel to every sum of them: breakpoints as long as the solver can see a kink,
-    not in the whole span."""
+    """Kinks reach every sum of lags. They are breakpoints as long as they affect the order."""
     taus, t1 = (1.0, 2**0.5, 3**0.5), 12.0
     field = lambda t, z, args, *, history: -0.3 * z + 0.9 * jnp.sin(drive(history))
     f = lambda t, z, history: -0.3 * z + 0.9 * np.sin(drive(history))
@@ -173,7 +172,7 @@ def test_implicit_methods_keep_their_order_with_lags(solver, order, start, x64):
 @pytest.mark.parametrize(("solver", "order"), IMPLICIT)
 @pytest.mark.parametrize("switched", [True, False], ids=["switched", "smooth"])
 def test_implicit_methods_keep_their_order_with_fields_of_time(solver, order, switched, x64):
-    """Also where the field switches at the knots, beyond which they look."""
+    """Their stages lie beyond the knots, at which the field may switch."""
     inputs = np.array([1.0, 100.0, -20.0, 7.0])
 
     def end(solver, steps):
@@ -190,8 +189,10 @@ def test_implicit_methods_keep_their_order_with_fields_of_time(solver, order, sw
 
 
 def test_the_order_that_is_lost_when_steps_cross_knots(x64):
-    """The naive use: one diffrax solve whose steps do not stop at the knots, the held state taken
-    as if it were known (here from the exact solution, so that only the crossing is to blame)."""
+    """A single diffrax solve whose steps cross the knots is of first order.
+
+    Its held states are exact, so that only the crossing is to blame.
+    """
     a, x0, t1 = 3.2, 0.4, 2.8
     knots = [x0]
     for _ in range(3):

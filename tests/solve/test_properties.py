@@ -1,9 +1,9 @@
 """Properties that hold for every equation, delay, span and save time, on random ones.
 
-The equation is y' = A y + Σ tanh(B_j h_j) + c with h_j its history. Where all delays are holds it
-has an exact solution from knot to knot, computed here in NumPy from the definition of a hold; where
-there is a lag, SciPy's method of steps answers. `LAGRAX_SOAK=25` takes so many times more examples,
-as `make soak` does.
+The equation is y' = A y + Σ tanh(B_j h_j) + c with h_j its history. If all delays are holds, the
+reference is the exact solution from knot to knot, computed in NumPy from the definition of a hold.
+If there is a lag, it is SciPy by the method of steps. `LAGRAX_SOAK=25` multiplies the number of
+examples, as `make soak` does.
 """
 
 import functools
@@ -47,7 +47,7 @@ def examples(number):
 
 
 def kinds(*names):
-    """Not all kinds of history, since each takes long to compile."""
+    """Some kinds of history, since each takes long to compile."""
     return pytest.mark.parametrize("kind", names)
 
 
@@ -239,7 +239,7 @@ def irregular(lag):
 @settings(max_examples=6 if MORE == 1 else 20)  # each is compiled anew
 @given(seed=seeds, span=spans(), steps=st.sampled_from([None, 40]))
 def test_known_delays_are_as_traced_ones(kind, seed, span, steps, x64):
-    """Delays and spans that are plain numbers take another way through the code."""
+    """Known delays and spans are handled by other code than traced ones."""
     assume(far_from_knots(kind, span))
     entries, make = BOTH[kind]
     args, y0 = equation(seed, entries)
@@ -292,7 +292,7 @@ def in_two(kind):
 @examples(60)
 @given(seed=seeds, span=spans(), periods=st.integers(-5, 5), by=st.floats(-5, 5))
 def test_shifting_time_shifts_the_solution(kind, seed, span, periods, by, x64):
-    """By any time for lags; by whole periods where a clock goes with them."""
+    """Lags may be shifted by any time, holds by whole periods."""
     tau, other, t0, t1, ts = span
     holds = any(isinstance(d, Hold) for d in BOTH[kind][1](tau, other))
     other = tau if kind == "two clocks" else other
@@ -348,7 +348,7 @@ def over_members(kind):
 @examples(40)
 @given(seed=seeds, span=spans(), weights=seeds)
 def test_the_three_gradients_agree(kind, seed, span, weights, x64):
-    """And with a finite difference in a random direction of start and parameters."""
+    """They also agree with a finite difference in a random direction of start and parameters."""
     assume(far_from_knots(kind, span))
     args, y0 = equation(seed, BOTH[kind][0])
     cost = np.random.default_rng(weights).normal(size=(SAVED + 1, SIZE))

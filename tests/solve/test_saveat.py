@@ -1,4 +1,4 @@
-"""What `saveat` asks for comes back, and changes nothing else."""
+"""`saveat` returns the times and states that it asks for, and changes nothing else."""
 
 import diffrax
 import equinox as eqx
@@ -186,7 +186,7 @@ def test_some_spans_of_no_length(x64):
 
 @pytest.mark.parametrize("gradient", [lagrax.Checkpointed(), lagrax.Direct()])
 def test_many_times_in_few_steps_and_few_in_many(gradient, x64):
-    """Of y' = -a y, whose steps grow: each at its own place, with its own derivative."""
+    """The steps of y' = -a y grow, and every saved state has its own derivative."""
     ts = np.concatenate([[0.0], np.geomspace(1e-3, 1.0, 80), np.linspace(1.0, 20.0, 40)])
     control = diffrax.PIDController(rtol=1e-8, atol=1e-10)
     options = {"saveat": SaveAt(ts=ts), "stepsize_controller": control, "gradient": gradient}
@@ -209,7 +209,7 @@ SPANS = [
 
 @pytest.mark.parametrize("delay", [Hold, Lag])
 @pytest.mark.parametrize(("t0", "t1", "tau"), SPANS)
-def test_the_end_is_inside_the_span(t0, t1, tau, delay):
+def test_the_end_of_a_rounded_span_can_be_saved(t0, t1, tau, delay):
     def found(t0, t1, ts, **options):
         sol = lagrax.solve(
             lambda t, x, a, *, history: -x * history[0],

@@ -155,7 +155,7 @@ def test_every_mixture_of_delays_against_scipy(case, x64):
 @pytest.mark.parametrize("t0", [0.0, 0.1, -1.0, 10.0, 1000.7])
 @pytest.mark.parametrize("options", [{"steps": 1}, {"steps": 4}, {}, {"dt0": 0.013}], ids=str)
 def test_a_past_that_jumps_to_the_state(t0, options, x64):
-    """y' = -y(t - 1), y = 0 before t0 and 1 there: 1, then 1 - s, then (s - 1)^2 / 2 off that."""
+    """y' = -y(t - 1) with y = 0 before t0 and 1 there is 1, then 1 - s, then (s - 1)^2 / 2 more."""
     past = lambda t: jnp.where(t < t0, 0.0, 1.0)
     lag = lambda t, y, args, *, history: -history[0]
     ts = t0 + np.array([0.5, 1.0, 1.5, 2.0, 3.0])
@@ -166,7 +166,7 @@ def test_a_past_that_jumps_to_the_state(t0, options, x64):
 
 @pytest.mark.parametrize("t0", [0.0, -1.0, 10.0])
 def test_a_past_that_jumps_in_float32(t0):
-    """Whatever the rounding: 1 up to t0 + tau, then 1 - s."""
+    """The solution is 1 up to t0 + tau, then 1 - s."""
     past = lambda t: jnp.where(t < t0, 0.0, 1.0)
     lag = lambda t, y, args, *, history: -history[0]
     for tau, steps in itertools.product((1.0, 1.7), (3, 7, None)):
@@ -175,7 +175,7 @@ def test_a_past_that_jumps_in_float32(t0):
 
 
 def test_a_past_that_jumps_before_the_start(x64):
-    """Adaptive steps find it by themselves. y(1) is 1/2."""
+    """Adaptive steps find the jump. y(1) is 1/2."""
     past = lambda t: jnp.where(t < -0.5, 0.0, 1.0)
     lag = lambda t, y, args, *, history: -history[0]
     control = diffrax.PIDController(rtol=1e-8, atol=1e-10)
@@ -183,7 +183,7 @@ def test_a_past_that_jumps_before_the_start(x64):
     np.testing.assert_allclose(sol.ys[-1], 0.5, atol=3e-6)
 
 
-def test_a_past_that_bends_where_a_hold_says_so(x64):
+def test_a_past_with_a_kink_at_an_instant(x64):
     delays, bent = [Lag(1.0), Hold(times=[-0.45])], lambda t: jnp.abs(t + 0.45)
     field = lambda t, y, args, *, history: history[0] - y
     sol = lagrax.solve(field, 0.0, 1.0, bent, delays=delays, steps=16)
@@ -196,7 +196,7 @@ def test_a_past_that_bends_where_a_hold_says_so(x64):
 @pytest.mark.parametrize("gradient", [lagrax.Checkpointed(), lagrax.Direct(), lagrax.Adjoint()])
 @pytest.mark.parametrize("tau", [1.0, 0.1, 0.3])
 def test_a_field_that_switches_at_the_knots(tau, gradient, x64):
-    """The inputs of a digital controller: at the end of an interval they are still its own."""
+    """The inputs of a digital controller at the end of an interval are those of that interval."""
     inputs = jnp.asarray(np.random.default_rng(0).normal(size=40))
 
     def end(inputs):
@@ -250,9 +250,8 @@ def test_adaptive_steps_do_not_see_a_switch_at_the_knots(delay, x64):
     np.testing.assert_allclose(sol.ys[-1], exact, atol=1e-5)
 
 
-def test_an_instant_that_the_equation_itself_does_not_need(x64):
-    """A hold whose entry is not looked at: steps end where the forcing jumps, and where a lag
-    passes that on."""
+def test_an_unused_hold_makes_breakpoints(x64):
+    """Steps end at instants of an unused hold, at which the forcing jumps, and one lag later."""
     field = lambda t, y, args, *, history: history[0] - y + jnp.where(t < 0.9, 0.0, 5.0)
     ends = [
         lagrax.solve(
@@ -266,7 +265,7 @@ def test_an_instant_that_the_equation_itself_does_not_need(x64):
 
 @pytest.mark.parametrize("options", [{}, {"steps": 16}, {"solver": diffrax.Kvaerno5()}])
 def test_a_solve_goes_on_from_an_earlier_one(options, x64):
-    """The past is never asked about times after its end, where there is none."""
+    """The past is never evaluated after its end."""
     field = lambda t, y, args, *, history: history[0] - y
     dense = diffrax.SaveAt(dense=True)
     earlier = lagrax.solve(field, 0.0, 2.0, jnp.cos, delays=[Lag(1.0)], saveat=dense)
@@ -380,7 +379,7 @@ def test_float32_state_while_float64_is_on(x64):
 
 
 def test_rounding_of_periods_makes_no_slivers(x64):
-    """3 * 0.1 is more than 0.3: still three intervals, and the hold of the third is at 0.2."""
+    """In floating point 3 * 0.1 is more than 0.3. There are three intervals, the last from 0.2."""
     sol = lagrax.solve(population, 0.0, 0.3, 0.5, 1.0, delays=[Hold(0.1)], steps=2)
     assert sol.stats["num_intervals"] == 3
     clocks = [Hold(0.1), Hold(0.2)]
@@ -535,7 +534,7 @@ def test_steps_end_at_step_ts(x64):
 @pytest.mark.parametrize("jitted", [False, True])
 @pytest.mark.parametrize("delays", [[Hold(0.7)], [Lag(0.7)], [Hold(1.0, lag=1), Lag(0.7)]])
 def test_jumps_are_breakpoints_and_travel_with_lags(delays, jitted, x64):
-    """Against scipy, which is stopped at each breakpoint."""
+    """The reference is SciPy, stopped at each breakpoint."""
     jumps = np.array([-0.5, 0.4, 1.3, 9.0])
 
     def field(t, y, history, xp):
@@ -719,7 +718,7 @@ def sum_of_held(instants, t1):
 
 
 def test_instants_near_zero_in_a_long_span():
-    """float32 tells instants apart by where they are, not by how long the span is."""
+    """The spacing of float32 depends on the instants, not on the span."""
     instants = np.linspace(0, 1, 21)
     sol = lagrax.solve(
         lambda t, y, args, *, history: history[0], 0.0, 86400.0, 1.0, delays=[Hold(times=instants)]
@@ -729,7 +728,7 @@ def test_instants_near_zero_in_a_long_span():
 
 
 def test_traced_instants_of_two_clocks_near_zero_in_a_long_span():
-    """Those of the second clock lie between those of the first."""
+    """Instants of the second clock lie between those of the first."""
 
     def solve(shift):
         delays = [
@@ -747,7 +746,7 @@ def test_traced_instants_of_two_clocks_near_zero_in_a_long_span():
 
 
 def test_a_short_lag_near_zero_in_a_long_span():
-    """No interval is longer than the lag, however coarse float32 is at the end of the span."""
+    """No interval is longer than the lag, though float32 is coarse at the end of the span."""
     field = lambda t, y, args, *, history: -0.1 * history[0] + 0 * history[1]
     delays = [Lag(1.0), Hold(times=[0.0, 2.015])]
     knots = lagrax.solve(field, 0.0, 20_000.0, 1.0, delays=delays, steps=1).knots

@@ -1,4 +1,4 @@
-"""Classical systems against oracles that share no code with them: scipy, python-control."""
+"""Classical systems against SciPy and python-control."""
 
 import inspect
 import itertools
@@ -33,7 +33,7 @@ GAIN = np.array([[0.4, 0.3, 0.1], [0.2, -0.1, 0.6]])
 
 
 class Case(NamedTuple):
-    """A system, and its equation once more in NumPy: rhs(y, [y_k, y_{k-1}, ...])."""
+    """A system, and its equation in NumPy as rhs(y, [y_k, y_{k-1}, ...])."""
 
     make: object
     rhs: object
@@ -108,7 +108,7 @@ def pieces_at(pieces, tau, ts, y0):
 
 
 def held_reference(case, ts):
-    """Interval by interval with scipy; before t = 0 the state was y0."""
+    """Solves interval by interval with SciPy, from a constant past y0."""
     history = [np.array(case.y0, float)] * case.lags
     pieces = []
     for k in range(int(np.ceil(ts.max() / case.tau))):
@@ -199,8 +199,9 @@ def test_population_in_closed_form(x64):
 
 
 def test_population_has_period_three(x64):
-    """The paper's section on the population: at a* = 3.1167... the critical point 1/a* returns
-    after three knots, so its cycle is stable with multiplier zero."""
+    """In the paper's section on the population the critical point 1/a* returns after three knots at
+    a* = 3.1167..., so its cycle is stable with multiplier zero.
+    """
 
     def third(a, x):
         for _ in range(3):
@@ -288,7 +289,7 @@ def test_oscillator_loses_stability_where_its_docstring_says(x64):
 
 
 def check_gradient(f, p, h=1e-6):
-    """By automatic differentiation and by finite differences of one compiled program."""
+    """Compares automatic differentiation with finite differences of one compiled program."""
     both = jax.jit(jax.value_and_grad(f))
     expected = [(both(p + h * e)[0] - both(p - h * e)[0]) / (2 * h) for e in np.eye(len(p))]
     assert np.abs(expected).min() > 0.01
@@ -377,7 +378,7 @@ def test_every_final_class_has_a_name():
 
 
 def test_parameters_are_leaves_that_can_be_trained():
-    """Whole numbers become floating point, and no type is weak: an update would change it."""
+    """Parameters become floating point, and no type is weak, since an update would change it."""
     made = [systems.Population(3, 1), systems.Linear([[0]], [[[1]]], 2), systems.HeldOscillator(1)]
     made += [make() for make in systems.SYSTEMS.values()]
     for system in made:

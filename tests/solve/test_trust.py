@@ -1,4 +1,4 @@
-"""Numbers that others have published or computed; equations that are stiff, long, or extreme."""
+"""Published and independently computed numbers, and stiff, long or extreme equations."""
 
 import math
 
@@ -41,9 +41,11 @@ def test_the_simplest_lag_has_its_polynomials(x64):
 
 
 def by_polynomials(taus, derivative, start, end, unit):
-    """The exact solution of a linear system by the method of steps: on each interval of length
-    `unit`, of which all lags are multiples, a polynomial. `derivative(now, *lagged)` of polynomials
-    in the time since the interval's begin; those of the same interval are added by integration."""
+    """The exact solution of a linear system by the method of steps.
+
+    It is a polynomial on each interval of length `unit`, of which all lags are multiples.
+    `derivative(now, *lagged)` maps polynomials in the time since the start of the interval.
+    """
     pieces = [[Polynomial([x]) for x in start]] * round(max(taus) / unit)
     for _ in range(round(end / unit)):
         lagged = [pieces[-round(tau / unit)] for tau in taus]
@@ -216,7 +218,7 @@ def test_a_hundred_thousand_intervals(dtype, x64):
 
 
 def test_memory_does_not_grow_with_the_intervals():
-    """But for the grid, three numbers an interval: knots that nobody asks for are not kept."""
+    """Only the grid grows, by three numbers an interval. Unused knots are not kept."""
     size = 10_000
 
     def memory(intervals):
@@ -229,7 +231,7 @@ def test_memory_does_not_grow_with_the_intervals():
 
 
 def test_a_hundred_thousand_intervals_of_two_clocks():
-    """Where each hold has sampled is found without a table of all intervals by all instants."""
+    """Samples are found without a table of all intervals by all instants."""
     decay = lambda t, y, args, *, history: -1e-5 * history[1]
     clocks = [[Hold(2.0), Hold(1.0)], [Hold(2.0), Hold(times=np.arange(1.0, LONG))]]
     for delays in clocks:
@@ -238,8 +240,8 @@ def test_a_hundred_thousand_intervals_of_two_clocks():
         np.testing.assert_allclose(sol.ys[-1], (1 - 1e-5) ** LONG, rtol=1e-3)
 
 
-def test_a_lag_is_as_good_as_dense_output(x64):
-    """x' = -x(t - 1) with past 1 is 19/120 at 5. What the documentation says of Kvaerno5 is so."""
+def test_a_lag_is_as_accurate_as_dense_output(x64):
+    """x' = -x(t - 1) with past 1 is 19/120 at 5. The documentation gives the errors of Kvaerno5."""
     field = lambda t, x, args, *, history: -history[0]
 
     def error(solver, **bound):
@@ -254,7 +256,7 @@ def test_a_lag_is_as_good_as_dense_output(x64):
 
 
 def test_a_population_that_falls_far(x64):
-    """What the documentation says of `atol`: it falls to 1e-23, and is due again at t = 11."""
+    """The documentation's example for `atol` falls to 1e-23 and returns at t = 11."""
     system, knots = lagrax.systems.Population(6.0), np.arange(13.0)
     exact = np.asarray(system.solution(knots, 0.5))
     assert exact.min() < 1e-22
@@ -273,8 +275,9 @@ def test_a_population_that_falls_far(x64):
 
 
 def test_a_lag_far_from_zero_in_float32():
-    """What the documentation says of the rounding of t - tau: at 10,000 it costs a thousandth, and
-    adaptive steps may not get there."""
+    """The documentation says that the rounding of t - tau costs a thousandth at 10,000, and that
+    adaptive steps may not arrive.
+    """
     field = lambda t, x, args, *, history: -history[0]
     options = {"delays": [Lag(1.0)], "steps": 8}
     near, far = (lagrax.solve(field, t0, t0 + 5, 1.0, **options).ys[-1] for t0 in (0.0, 1e4))
@@ -291,9 +294,9 @@ def test_a_lag_far_from_zero_in_float32():
 @pytest.mark.parametrize("tau", [1e-6, 1e6])
 @pytest.mark.parametrize("steps", [None, 20])
 def test_extreme_periods(tau, dtype, steps, x64):
-    """In units of tau it is always the same equation, to the tolerance or, with steps, rounding."""
+    """In units of tau the equation is the same for every tau."""
     rows = {
-        Hold: (lambda t, y, args, *, history: (0.5 * history[0] - y) / tau, relaxed(3)),
+        Hold: (lambda t, y, args, *, history: (0.5 * history[0] - y) / tau, relax(3)),
         Lag: (lambda t, y, args, *, history: -history[0] / tau, -1 / 6),
     }
     for delay, (field, exact) in rows.items():
@@ -304,7 +307,7 @@ def test_extreme_periods(tau, dtype, steps, x64):
         np.testing.assert_allclose(sol.ys[-1], exact, rtol=2e-5)
 
 
-def relaxed(intervals):
+def relax(intervals):
     return (np.exp(-1.0) + 0.5 * (1 - np.exp(-1.0))) ** intervals
 
 
@@ -319,4 +322,4 @@ def test_far_from_zero_steps_are_as_good_as_float32_allows():
     tau, t0 = 1e6, 1e9
     field = lambda t, y, args, *, history: (0.5 * history[0] - y) / tau
     sol = lagrax.solve(field, t0, t0 + 3 * tau, 1.0, delays=[Hold(tau)])
-    np.testing.assert_allclose(sol.ys[-1], relaxed(3), rtol=1e-4)
+    np.testing.assert_allclose(sol.ys[-1], relax(3), rtol=1e-4)

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers.interrupted_run import StopTraining, check_ends_the_same, patch_save, stop_run
-from helpers.small_run import ADAM, DATA, away_from_two, loss, make, run_in, same
+from helpers.small_run import ADAM, DATA, away_from_two, check_same, loss, make, run_in
 
 from lagrax.training import RunError, _machine, _train, train
 from lagrax.training._run_folder import RunFolder
@@ -92,7 +92,7 @@ def test_interrupt_at_any_line_leaves_a_resumable_run(tmp_path, monkeypatch, sec
         if not interrupt_at(number, lambda: run(folder, checkpoint_seconds=seconds)):  # noqa: B023
             break
         again = run(folder)
-        same(whole.model, again.model)
+        check_same(whole.model, again.model)
         assert (folder / "metrics.jsonl").read_bytes() == metrics, f"line {number}"
     assert number > 300
 
@@ -118,7 +118,7 @@ def test_best_model_survives_a_stop(tmp_path, monkeypatch):
             train(loss, make, DATA, ADAM, folder=tmp_path, checkpoint_seconds=0.0, **options)
     continued = train(loss, make, DATA, ADAM, folder=tmp_path, **options)
     assert len(continued.metrics["loss"].values) > 10
-    same(whole.model, continued.model)
+    check_same(whole.model, continued.model)
 
 
 # --- kills ----------------------------------------------------------------------------------------

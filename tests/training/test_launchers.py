@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers.small_run import run_in, same
+from helpers.small_run import check_same, run_in
 
 from lagrax.training import _launchers
 from lagrax.training._files import WriteError
@@ -237,7 +237,7 @@ found = dict(launch("ray", t.train_and_die, [(folder / "run", 2), (folder / "oth
     undisturbed = run_in(tmp_path / "undisturbed")
     assert len(set((tmp_path / "attempts").read_text().splitlines())) == 3
     for model, losses in found.values():
-        same(model, undisturbed.model)
+        check_same(model, undisturbed.model)
         assert losses == undisturbed.metrics["loss"].values.tolist()
     one, other = (tmp_path / x / "metrics.jsonl" for x in ("run", "undisturbed"))
     assert one.read_bytes() == other.read_bytes()

@@ -9,7 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers.small_run import ADAM, DATA, Affine, away_from_two, evaluate, loss, make, run_in, same
+from helpers.small_run import (
+    ADAM,
+    DATA,
+    Affine,
+    away_from_two,
+    check_same,
+    evaluate,
+    loss,
+    make,
+    run_in,
+)
 
 from lagrax.training import RunError, train
 from lagrax.training._checkpoints import load_checkpoint
@@ -37,7 +47,7 @@ def test_finished_run_is_loaded_and_not_repeated(tmp_path):
     first = run_in(tmp_path)
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
     again = run_in(tmp_path)
-    same(first.model, again.model)
+    check_same(first.model, again.model)
     np.testing.assert_array_equal(first.metrics["loss"].values, again.metrics["loss"].values)
     assert before == {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
 
@@ -172,7 +182,7 @@ def test_run_given_more_steps_equals_one_that_had_them_at_once(tmp_path, steps, 
     first, more = (run_in(tmp_path / "more", steps=n, **options) for n in (steps, 40))
     whole = run_in(tmp_path / "whole", steps=40, **options)
     assert len(first.metrics["loss"].steps) == steps
-    same(more.model, whole.model)
+    check_same(more.model, whole.model)
     assert more.metrics.keys() == whole.metrics.keys()
     for name, series in whole.metrics.items():
         np.testing.assert_array_equal(more.metrics[name].steps, series.steps)
@@ -193,14 +203,14 @@ def test_best_model_of_a_partial_block_is_forgotten(tmp_path, stopped):
         more = train(loss, make, DATA, ADAM, steps=steps, folder=tmp_path, **options)
     whole = train(loss, make, DATA, ADAM, steps=60, **options)
     assert more.metrics["distance"].steps.tolist() == [10, 20, 30, 40, 50, 60]
-    same(more.model, whole.model)
+    check_same(more.model, whole.model)
 
 
 def test_damaged_end_within_a_block_is_recomputed(tmp_path):
     whole, _ = (run_in(tmp_path / name, steps=23) for name in ("whole", "mended"))
     path = tmp_path / "mended/checkpoints/step-00000023.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
-    same(run_in(tmp_path / "mended", steps=23).model, whole.model)
+    check_same(run_in(tmp_path / "mended", steps=23).model, whole.model)
     texts = [(tmp_path / name / "metrics.jsonl").read_text() for name in ("whole", "mended")]
     assert texts[0] == texts[1]
 

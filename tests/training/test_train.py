@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers.small_run import ADAM, DATA, XS, away_from_two, evaluate, loss, make, same
+from helpers.small_run import ADAM, DATA, XS, away_from_two, check_same, evaluate, loss, make
 
 from lagrax.training import TrainingError, train
 
@@ -124,7 +124,7 @@ def test_noisy_loss_gets_a_new_key_at_each_step(tmp_path):
     np.testing.assert_allclose(alone.metrics["noise"].values, whole.metrics["noise"].values[:, 1])
     for steps in (10, 20):
         parts = train(noisy, make, DATA, ADAM, steps=steps, folder=tmp_path, **options)
-    same(parts.model, whole.model)
+    check_same(parts.model, whole.model)
     np.testing.assert_array_equal(parts.metrics["noise"].values, whole.metrics["noise"].values)
     plain = train(loss, make, DATA, ADAM, steps=20, **options)
     np.testing.assert_allclose(plain.model.weight, whole.model.weight, rtol=1e-5)
@@ -226,7 +226,7 @@ def test_training_ends_when_patience_is_lost(tmp_path):
     summary = json.loads((tmp_path / "a" / "done.json").read_text())
     assert summary["steps"] == 2 * len(values)
     again = train(loss, make, DATA, ADAM, steps=200, seeds=0, folder=tmp_path / "a", **options)
-    same(trained.model, again.model)
+    check_same(trained.model, again.model)
 
 
 def train_counter(table, **options):

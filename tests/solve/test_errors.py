@@ -49,6 +49,22 @@ def test_a_blow_up_does_not_ask_for_more_steps_first(x64):
     assert message.index("without bound") < message.index("raise `max_steps`")
 
 
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        ("max_steps_reached", "raise `max_steps`"),
+        ("dt_min_reached", "lower `dtmin`"),
+        ("nonlinear_max_steps_reached", "`root_finder` more iterations"),
+        ("nonlinear_divergence", "another `root_finder`"),
+        ("step_underflow", "loosen the tolerances"),
+    ],
+)
+def test_a_failed_step_may_be_a_blow_up_before_it_needs_a_remedy(code, remedy):
+    message = lagrax.RESULTS[getattr(lagrax.RESULTS, code)]
+    assert "`sol.failed_at` says when" in message
+    assert message.index("infinite") < message.index(remedy)
+
+
 def test_an_interval_with_a_lag_may_take_four_times_its_share_of_steps():
 
     def field(t, y, args, *, history):

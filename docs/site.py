@@ -27,6 +27,7 @@ OUTSIDE = (
     "results/*/*.md",
     "results/**/*.png",
     "results/images/*.jsonl",
+    "results/laptop/*/seeds.jsonl",
 )
 # A Markdown link or image, up to its target; the title, if any, stays.
 LINK = re.compile(r"(\]\()(?!\w+:|#|/)([^)\s#]+)")

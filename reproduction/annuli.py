@@ -29,8 +29,8 @@ from lagrax.nn import MLP, NODE, NPCDDE, AbstractLayer, Classifier, Head
 from lagrax.plotting import Figure, Line, Panel, Points
 from lagrax.plotting._page import Cell
 
-from .bootstrap import lead_interval, ratio_interval
 from .experiment import Experiment, Findings, Trainer, Training
+from .intervals import lead_interval, ratio_interval
 from .result import CellValue, Claim, ResultTable
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import datetime
 import json
 import os
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -202,6 +203,8 @@ def conduct(
     with TrainingDisplay(shown=progress) as display:
         trainer = Trainer(folder, config, display, **options)
         findings = experiment.run(settings, trainer)
+    if progress:
+        print("Drawing the figures", file=sys.stderr)
     write_figures(folder, findings.figures, ("png",) if quick else ("png", "pdf"))
     _write_seeds(folder, findings.seeds)
     result = Result(

@@ -12,8 +12,8 @@ from lagrax.plotting._page import Cell
 from lagrax.systems import Population
 from lagrax.training import Trained
 
-from .bootstrap import median_interval, ratio_interval
 from .experiment import Experiment, Findings, Trainer, Training
+from .intervals import median_interval, ratio_interval, share_interval
 from .population_models import (
     FINER,
     MODELS,
@@ -184,13 +184,16 @@ def few_seeds_fail(settings: PopulationSettings, recipe: str, trainings: Trainin
         if used == recipe
     }
     (a, name), most = max(counts.items(), key=lambda item: item[1])
+    total = len(settings.seeds)
+    low, high = share_interval(most, total)
     return Claim.at_most(
-        f"{recipe} recipe: fewer than 1 seed in 40 of any model fails, that is, ends with a "
-        f"training loss over {FAILURE:g} times that of the model's best seed (most: {name} at "
-        f"a = {a:g}, {most} of {len(settings.seeds)})",
-        100 * most / len(settings.seeds),
+        f"{recipe} recipe: at most 1 seed in 40 of any model fails, that is, ends with a training "
+        f"loss over {FAILURE:g} times that of the model's best seed (most: {name} at a = {a:g}, "
+        f"{most} of {total})",
+        100 * most / total,
         100 / 40,
         "% of the seeds",
+        (100 * low, 100 * high),
     )
 
 

@@ -1,14 +1,14 @@
-"""Keeps what was measured: the laptop experiments in results/laptop, the images in results/images.
+"""Collects results of the laptop experiments in results/laptop, of the images in results/images.
 
 python -m reproduction all --out runs
-python results/collect.py runs            writes results/laptop anew
+python results/collect.py runs            rewrites results/laptop
 
 python -m reproduction images --out runs
-python results/collect.py --images runs   adds the runs that are new to results/images
-python results/collect.py --images        writes its page and its pictures anew, and the
-                                          tables of docs/images.md
+python results/collect.py --images runs   adds new runs to results/images
+python results/collect.py --images        rewrites its page and pictures, and the generated
+                                          parts of docs/images.md
 
-python results/collect.py --check         says whether the pages are those of their numbers
+python results/collect.py --check         checks that the pages agree with their numbers
 """
 
 import argparse
@@ -38,7 +38,7 @@ STUDY = Path(__file__).parent.parent / "docs" / "images.md"
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("runs", nargs="?", type=Path, help="the folder that reproduce wrote")
+    parser.add_argument("runs", nargs="?", type=Path, help="the folder of the results")
     parser.add_argument("--images", action="store_true", help="the image classifiers")
     parser.add_argument("--check", action="store_true", help="change nothing")
     options = parser.parse_args()
@@ -60,7 +60,7 @@ def check() -> int:
     wrong = 0
     for path, expected in pages.items():
         same = path.read_text(encoding="utf-8") == expected
-        print(f"{path} is {'that of its numbers' if same else 'out of date'}")
+        print(f"{path} is {'up to date' if same else 'out of date'}")
         wrong += not same
     return wrong
 
@@ -88,7 +88,8 @@ def collect(runs: Path) -> None:
 def page(folder: Path) -> str:
     parts = [
         "# The paper's laptop experiments, as measured\n",
-        "Made by `results/collect.py` from what `python -m reproduction all` wrote; do not edit.\n",
+        "Made by `results/collect.py` from the results of `python -m reproduction all`; "
+        "do not edit.\n",
     ]
     for path in sorted(folder.glob("*/result.json")):
         result, place = read_result(path.parent), path.parent.name

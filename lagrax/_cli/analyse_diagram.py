@@ -180,7 +180,7 @@ CHAOS, NO_PERIOD, UNDERFLOW = 0, -1, -2
 _KINDS = {
     CHAOS: "chaos",
     NO_PERIOD: "no period found",
-    UNDERFLOW: "so low that in floating point nothing is left",
+    UNDERFLOW: "below the smallest floating-point number",
     1: "a fixed point",
 }
 

@@ -164,7 +164,7 @@ def _describe_long_run(
     run = LongRun(np.ravel(state.start), [], period, exponents, False, None, _ITERATES)
     if not np.all(np.isfinite(states)):
         return run.sentence, np.empty(0)
-    if run.lost:
+    if run.underflows:
         return run.sentence, states[:1]
     if not period:
         return _use_minus_signs(

@@ -80,7 +80,7 @@ def _list_terms(result: Fit) -> list[list[str]]:
     return [
         [
             prime.format(t.state) + t.text,
-            f"{t.coefficient:.4g}".replace("-", "−"),
+            t.number,
             f"{t.spread:.2g}",
             support(t),
         ]

@@ -46,8 +46,13 @@ class Term(NamedTuple):
     def is_weak(self) -> bool:
         return abs(self.coefficient) < 2 * self.spread
 
+    @property
+    def number(self) -> str:
+        """The coefficient as equations have it."""
+        return f"{self.coefficient:.4g}".replace("-", "−")
+
     def __str__(self) -> str:
-        return f"{self.coefficient:.4g} {self.text}".removesuffix(" 1")
+        return f"{self.number} {self.text}".removesuffix(" 1")
 
 
 def list_terms(model: Identifier, symbols: Symbols) -> list[Term]:

@@ -1,4 +1,4 @@
-"""What an equation with holds does in the long run, in words, tables and pictures."""
+"""The long run of an equation with holds, in words, tables and pictures."""
 
 import contextlib
 from collections.abc import Callable
@@ -25,20 +25,24 @@ from ..identify import Identifier
 from ..plotting import Figure
 from ..systems import LinearSystem, System
 
-# Longer cycles are named, and not looked for.
+# Longer cycles are reported, but their points are not computed.
 LONGEST_CYCLE = 8
 
 
 def precisely() -> contextlib.AbstractContextManager:
-    """Float64, without which periods cannot be told from slow approaches."""
+    """Turns on float64, without which a slow approach looks like a period."""
     return jax.enable_x64(True)
 
 
 class LongRun(NamedTuple):
-    """The fixed points, and the cycle to which the orbit from `start` settles; `period` is that of
-    the cycle, 0 if there is none. `exponents` are Lyapunov's, for one period of the hold, averaged
-    over `iterates`. `left_out` counts orbits outside of where the equation is known; `unit` is the
-    size of states next to which rounding is seen."""
+    """The long run of the orbit from `start`.
+
+    - `orbits`: The fixed points, and the cycle to which the orbit settles.
+    - `period`: The period of that cycle, 0 if there is none.
+    - `exponents`: The Lyapunov exponents for one period of the hold, averaged over `iterates`.
+    - `left_out`: The number of orbits outside the range of the measurements.
+    - `unit`: The size of states. Numbers that are tiny next to it are printed as 0.
+    """
 
     start: np.ndarray
     orbits: list[Orbit]
@@ -52,21 +56,21 @@ class LongRun(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """Where it goes."""
+        """The long run in a sentence."""
         exponent, each = float(self.exponents[0]), "in each period of the hold"
         if self.linear:
-            what = "dies out" if exponent < 0 else "grows"
+            verb = "dies out" if exponent < 0 else "grows"
             if exponent == 0:
                 return "From almost every start it neither dies out nor grows."
             factor = f"by a factor of {np.exp(exponent):.4g} {each} in the end"
-            return f"From almost every start it {what}, {factor}."
-        begin = f"From {_listed(self.start, self.unit)}"
+            return f"From almost every start it {verb}, {factor}."
+        begin = f"From {_format_state(self.start, self.unit)}"
         if not np.isfinite(exponent):
             return f"{begin} it runs away to infinity."
-        if self.lost:
+        if self.underflows:
             return (
-                f"{begin} it falls so low that in floating point nothing is left of it: where it "
-                "goes cannot be told."
+                f"{begin} it falls below the smallest floating-point number, so its long run is "
+                "not known."
             )
         if self.period == 1:
             return f"{begin} it settles at a fixed point."
@@ -74,41 +78,46 @@ class LongRun(NamedTuple):
             return f"{begin} it settles into a cycle that repeats after {self.period} knots."
         if exponent > least_of_chaos(self.iterates):
             return (
-                f"{begin} it is chaotic: it never repeats, and orbits nearby part by a factor of "
+                f"{begin} it is chaotic. It never repeats, and orbits nearby part by a factor of "
                 f"{np.exp(exponent):.4g} {each}."
             )
         return (
-            f"{begin} it does not repeat within 64 knots, and is not chaotic either: it goes round "
-            "an invariant curve, or settles slowly."
+            f"{begin} it does not repeat within 64 knots and is not chaotic. It goes round an "
+            "invariant curve, or settles slowly."
         )
 
     @property
-    def lost(self) -> bool:
-        """Whether it has a period although orbits nearby part: it stays where it is by rounding
-        alone, as a population does of which 1e-400 should be left."""
+    def underflows(self) -> bool:
+        """Whether the orbit repeats although orbits nearby part. It then stays by rounding, as a
+        population that should fall to 1e-400."""
         exponent = float(self.exponents[0])
         return self.period > 0 and not self.linear and exponent > least_of_chaos(self.iterates)
 
     @property
     def omission(self) -> str:
-        """What was left out, in a sentence."""
-        many = "One more orbit is" if self.left_out == 1 else f"{self.left_out} more orbits are"
-        return f"{many} far from all measurements, where the equation says nothing: left out."
+        """The number of orbits left out, in a sentence."""
+        number = "One more orbit is" if self.left_out == 1 else f"{self.left_out} more orbits are"
+        return f"{number} left out, being far from all measurements."
 
     def points(self, orbit: Orbit) -> str:
-        """The states at the knots that an orbit goes through, one after the other."""
+        """The states of an orbit at the knots, in order."""
         states = np.asarray(orbit.points, float)[:, : len(self.start)]
-        return " → ".join(_listed(state, self.unit) for state in states)
+        return " → ".join(_format_state(state, self.unit) for state in states)
 
     def rows(self) -> list[list[str]]:
-        """One for each orbit: its states, period, multipliers, and what it is."""
+        """A row for each orbit, with its states, period, multipliers and stability."""
         return [
-            [self.points(o), str(o.period), ", ".join(map(_number, o.multipliers)), o.stability]
+            [
+                self.points(o),
+                str(o.period),
+                ", ".join(map(_format_number, o.multipliers)),
+                o.stability,
+            ]
             for o in self.orbits
         ]
 
     def lines(self) -> list[str]:
-        """All of it, to be printed."""
+        """The lines to print."""
         kind = lambda o: "fixed point" if o.period == 1 else f"cycle of {o.period}"
         found = [f"{kind(o)} {self.points(o)}: {o.verdict}" for o in self.orbits]
         found = found or ["no fixed point was found"]
@@ -137,19 +146,19 @@ class LongRun(NamedTuple):
         }
 
 
-def _listed(numbers: np.ndarray, unit: float) -> str:
+def _format_state(numbers: np.ndarray, unit: float) -> str:
     shown = [f"{0.0 if abs(x) < 1e-12 * unit else x:.5g}" for x in np.ravel(numbers)]
     return shown[0] if len(shown) == 1 else f"({', '.join(shown)})"
 
 
-def _number(z: complex) -> str:
+def _format_number(z: complex) -> str:
     if abs(z.imag) <= 1e-9 * abs(z):
         return f"{z.real:.5g}"
     return f"{z.real:.5g}{'+' if z.imag > 0 else '−'}{abs(z.imag):.5g}i"
 
 
 def long_run(equation: KnotMap | System, start: Start = None, iterates: int = 10_000) -> LongRun:
-    """Looks at an equation from `start` on, its own by default."""
+    """Finds the long run of an equation from `start`, by default its own."""
     f = equation if isinstance(equation, KnotMap) else knot_map(equation)
     begin = np.asarray(f.point() if start is None else f.point(start), float)
     begin = begin[: f.size // f.lags]
@@ -161,15 +170,15 @@ def long_run(equation: KnotMap | System, start: Start = None, iterates: int = 10
     settled = bifurcation(lambda _: f, [0.0], start)
     period = int(settled.periods[0])
     if not np.all(np.isfinite(settled.states)):
-        return LongRun(begin, orbits, 0, np.full(f.size, np.nan), False, _picture(f, start))
+        return LongRun(begin, orbits, 0, np.full(f.size, np.nan), False, _draw_cobweb(f, start))
     if 1 < period <= LONGEST_CYCLE:
         last = np.asarray(f.orbit(start, 1, 1_500))
         orbits = orbits + periodic_orbits(f, period, last)
     exponents = np.asarray(lyapunov(f, start, iterates=iterates), float)
-    return LongRun(begin, orbits, period, exponents, False, _picture(f, start), iterates)
+    return LongRun(begin, orbits, period, exponents, False, _draw_cobweb(f, start), iterates)
 
 
-def _picture(f: KnotMap, start: Start) -> Figure | None:
+def _draw_cobweb(f: KnotMap, start: Start) -> Figure | None:
     orbit = np.asarray(f.orbit(start, 61))
     return cobweb(f, start) if f.size == 1 and np.all(np.isfinite(orbit)) else None
 
@@ -178,35 +187,36 @@ def _picture(f: KnotMap, start: Start) -> Figure | None:
 
 
 def why_no_map(model: Identifier) -> str | None:
-    """Why a learned equation has no map from knot to knot, in a sentence; None where it has."""
+    """A sentence on why a learned equation has no knot map, or None if it has one."""
     delays = model.delays_
     if model.series_[0].us.shape[1]:
         return (
-            "The equation has inputs, so what comes after a knot depends on them, too, and there "
-            "is no map from knot to knot to analyse."
+            "The equation has inputs, on which the next knot depends, too. It has no map from knot "
+            "to knot to analyse."
         )
     if not delays:
         return (
-            "The equation looks back at nothing. It has no knots, and so no map from knot to knot "
-            "to analyse."
+            "The equation has no delays. It has no knots, and no map from knot to knot to analyse."
         )
     if not all(isinstance(d, Hold) and d.times is None for d in delays):
         return (
-            "The equation looks back by a lag or at irregular instants, so finitely many knots do "
-            "not say what comes next, and there is no map to analyse. Holds of one period have one."
+            "The equation has a lag or irregular instants, so finitely many knots do not determine "
+            "the next one. Only an equation with holds of one period has a map to analyse."
         )
     if len({float(np.asarray(d.tau)) for d in delays}) > 1:
         return (
-            "The equation has holds of different periods, so its knots do not follow each other "
-            "always in the same way, and there is no map to analyse."
+            "The equation has holds of different periods, so the step from one knot to the next "
+            "varies. Only an equation with holds of one period has a map to analyse."
         )
     return None
 
 
 def learned_map(model: Identifier, tau: RealScalar | None = None, unit: float = 1.0) -> KnotMap:
-    """The knot map of a learned equation, the first of an ensemble, as it was trained; with
-    another period if `tau` is given, and for states in another `unit`. It starts at the end of the
-    series, where all states are known."""
+    """The knot map of a learned equation, the first of an ensemble.
+
+    `tau` replaces the learned period, and states are multiples of `unit`. The map starts at the end
+    of the series, where all states are known.
+    """
     reason = why_no_map(model)
     if reason is not None:
         raise ValueError(reason)
@@ -234,8 +244,8 @@ class _InUnit(eqx.Module):
 
 
 def _unit_of(states: np.ndarray) -> float:
-    """A power of ten in which small states are of size one, as whoever looks for orbits takes them
-    to be; large ones are told apart anyway."""
+    """A power of ten that gives small states a size near one, as the search for orbits expects.
+    Large states need none."""
     largest = float(np.abs(states).max())
     return 10.0 ** np.floor(np.log10(largest)) if largest < 0.01 else 1.0
 
@@ -245,13 +255,15 @@ def _long_run_in(unit: float, model: Identifier, tau: RealScalar | None) -> Long
     if unit == 1:
         return found
     orbits = [Orbit(o.points * unit, o.multipliers) for o in found.orbits]
-    picture = found.cobweb and _picture(learned_map(model, tau), None)
+    picture = found.cobweb and _draw_cobweb(learned_map(model, tau), None)
     return found._replace(start=found.start * unit, orbits=orbits, cobweb=picture, unit=unit)
 
 
 def long_run_of(model: Identifier, tau: RealScalar | None = None) -> LongRun:
-    """Looks at a learned equation from the end of its series on. It says nothing about states that
-    are further from all measurements than these are from each other."""
+    """Finds the long run of a learned equation from the end of its series.
+
+    Orbits are left out if they are further from all measurements than these are from each other.
+    """
     states = np.concatenate([t.filled for t in model.series_])
     found = _long_run_in(_unit_of(states), model, tau)
     low, high = states.min(axis=0), states.max(axis=0)

@@ -15,7 +15,7 @@ from .arguments import is_traced
 from .failure import replace_invalid
 from .history import DenseOutput
 
-# equinox warns that `max_steps_reached` gets another message than in diffrax, which is the purpose.
+# equinox warns about codes with other messages than in diffrax. Those of diffrax name no remedy.
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
 
@@ -32,6 +32,21 @@ with warnings.catch_warnings():
             "If the solution grows without bound there, it becomes infinite and more steps do not "
             "help. If it is stiff, use a solver such as diffrax.Kvaerno5. Otherwise raise "
             "`max_steps` or loosen the tolerances."
+        )
+        dt_min_reached = (
+            "The step size fell below the controller's `dtmin`; `sol.failed_at` says when. The "
+            "solution may become infinite there; if not, lower `dtmin`, loosen the tolerances, or "
+            "use a stiff solver such as diffrax.Kvaerno5."
+        )
+        nonlinear_max_steps_reached = (
+            "An implicit step found no solution of its equation; `sol.failed_at` says when. The "
+            "solution of the differential equation may become infinite there; if not, take shorter "
+            "steps, or give the solver's `root_finder` more iterations."
+        )
+        nonlinear_divergence = (
+            "The root finder of an implicit step diverged; `sol.failed_at` says when. The solution "
+            "of the differential equation may become infinite there; if not, take shorter steps, "
+            "or give the solver another `root_finder`."
         )
         state_not_finite = (
             "The state became infinite or NaN; `sol.failed_at` says when. At t0 that is `y0` "

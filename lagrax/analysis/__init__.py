@@ -1,7 +1,7 @@
-"""What an equation with held state does in the long run: the knot map and what follows from it.
+"""The long run of an equation with held state, from its knot map.
 
-The states at the knots determine everything after them, so z_k, z_{k−1}, … ↦ z_{k+1}
-is an ordinary map, and its long run is that of the equation, written or learned:
+The states at the knots determine everything after them, so z_k, z_{k−1}, … ↦ z_{k+1} is an ordinary
+map. Its fixed points, cycles and exponents are those of the equation, classical or learned:
 
 ```python
 population = lagrax.systems.Population(a=2.2)
@@ -9,7 +9,7 @@ for orbit in lagrax.analysis.periodic_orbits(population):
     print(orbit.points, orbit.verdict)
 ```
 
-Wherever a `KnotMap` is expected, a system of `lagrax.systems` with holds may be given as it is.
+Each function takes a `KnotMap` or a system of `lagrax.systems` with holds.
 Switch to float64 (`jax.config.update("jax_enable_x64", True)`) for more than five digits.
 """
 

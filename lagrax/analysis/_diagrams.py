@@ -1,4 +1,4 @@
-"""Where a map settles, over a parameter, and how it gets there."""
+"""Bifurcation diagrams and cobwebs."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 from .._solve.arguments import check_memory, is_traced
 from ..plotting import Figure, Line, Mark, Panel, Points, Range
 from ..systems import System
-from ._exponents import normalised
+from ._exponents import normalise
 from ._map import (
     KnotMap,
     Start,
@@ -20,19 +20,19 @@ from ._map import (
     as_map,
     check_counts,
     check_known,
-    checked_values,
-    start_of,
+    check_values,
+    get_start,
 )
 
 
 class Bifurcation(NamedTuple):
-    """Where orbits stay, over a parameter.
+    """The states that orbits visit in the long run, over a parameter.
 
-    - `values`: of the parameter.
-    - `states`: the kept states for each of them, flattened.
-    - `exponents`: the largest Lyapunov exponent for each, over the kept iterates; NaN where the
+    - `values`: The values of the parameter.
+    - `states`: The kept states for each value, flattened.
+    - `exponents`: The largest Lyapunov exponent for each value, over the kept iterates. NaN if the
       orbit escapes.
-    - `periods`: the period, up to 64, to which the orbit has settled; 0 where it has none.
+    - `periods`: The period of the orbit for each value, up to 64. 0 if it has none.
     """
 
     values: Float[Array, " values"]
@@ -43,17 +43,17 @@ class Bifurcation(NamedTuple):
     def figure(
         self, name: str = "bifurcation", *, parameter: str = "parameter", component: int = 0
     ) -> Figure:
-        """The diagram of one component of the state, with the exponent below it. States that would
-        cover each other are drawn once."""
+        """Draws one component of the state, with the exponent below it. Of states that would
+        cover each other, one is drawn."""
         values, exponents = np.asarray(self.values, float), np.asarray(self.exponents, float)
         if component not in range(self.states.shape[2]):
             raise ValueError(
                 f"figure got component={component!r}; expected one from 0 to "
                 f"{self.states.shape[2] - 1}: the state has {self.states.shape[2]}."
             )
-        x, y = _thinned(values, np.asarray(self.states, float)[:, :, component])
+        x, y = _thin(values, np.asarray(self.states, float)[:, :, component])
         ends = (float(values.min()), float(values.max()))
-        ends = ends if ends[0] < ends[1] else _around(values)
+        ends = ends if ends[0] < ends[1] else _pad(values)
         finite = exponents[np.isfinite(exponents)]
         floor = max(float(finite.min()), -2.0) if finite.size else -1.0
         top = max(float(finite.max()), 0.0) if finite.size else 1.0
@@ -64,7 +64,7 @@ class Bifurcation(NamedTuple):
         ]
         label = "state at the knots" if self.states.shape[2] == 1 else f"component {component}"
         panels = [
-            Panel([Points(x, y, size=0.5)], "", parameter, label, xlim=ends, ylim=_around(y)),
+            Panel([Points(x, y, size=0.5)], "", parameter, label, xlim=ends, ylim=_pad(y)),
             Panel(
                 below,
                 "",
@@ -75,8 +75,9 @@ class Bifurcation(NamedTuple):
             ),
         ]
         caption = (
-            f"Above, where the map stays for each of {len(values):,} values of {parameter}; below, "
-            "the largest Lyapunov exponent, which is positive where it is chaotic."
+            f"Above, the states that the map visits in the long run, for each of {len(values):,} "
+            f"values of {parameter}. Below, the largest Lyapunov exponent, which is positive for "
+            "chaos."
         )
         return Figure(name, caption, panels)
 
@@ -89,9 +90,10 @@ def bifurcation(
     keep: int = 500,
     skip: int = 1_000,
 ) -> Bifurcation:
-    """The bifurcation diagram over a parameter: for each value the states that the map visits once
-    it has settled, with the Lyapunov exponent. All values run at once, on the accelerator if there
-    is one.
+    """Computes the bifurcation diagram over a parameter.
+
+    For each value it holds the states that the map visits after `skip` iterates, with the largest
+    Lyapunov exponent. All values are computed at once, on an accelerator if there is one.
 
     ```python
     diagram = bifurcation(lagrax.systems.Population, jnp.linspace(1.5, 3.5, 2000))
@@ -100,16 +102,16 @@ def bifurcation(
 
     **Arguments:**
 
-    - `make`: the equation as a function of the parameter: a system, or
+    - `make`: The equation as a function of the parameter, such as a class of systems or
       `lambda a: knot_map(field, y0, a, delays=...)`.
-    - `values`: of the parameter.
-    - `start`: where every orbit starts; by default the equation's own.
-    - `keep`: how many iterates to keep for each value.
-    - `skip`: how many to leave out before. Raise it if branches look blurred: at a bifurcation
-      orbits settle slowly.
+    - `values`: The values of the parameter.
+    - `start`: The start of every orbit. By default that of the equation.
+    - `keep`: The number of iterates to keep for each value.
+    - `skip`: The number of iterates to leave out before. Raise it if branches look blurred, since
+      orbits settle slowly near a bifurcation.
     """
     if not is_traced(values):
-        checked_values("bifurcation", "values", values)
+        check_values("bifurcation", "values", values)
     values = jnp.asarray(values, float)
     check_counts("bifurcation", keep=(keep, 1), skip=(skip, 0))
     check_known(start, "bifurcation got start")
@@ -130,49 +132,49 @@ def _diagram(
     def one(value):
         f = as_map(make(value))
 
-        def kept(carry, _):
+        def keep_state(carry, _):
             state = carry[0][: f.size // f.lags]
-            carry, growth = _advanced(f, carry)
+            carry, growth = _advance(f, carry)
             return carry, (state, growth)
 
-        _, (states, growth) = jax.lax.scan(kept, _settled(f, start, skip), length=keep)
+        _, (states, growth) = jax.lax.scan(keep_state, _settle(f, start, skip), length=keep)
         return states, jnp.where(jnp.all(jnp.isfinite(states)), jnp.mean(growth), jnp.nan)
 
     return jax.vmap(one)(values)
 
 
-def _advanced(f: KnotMap, carry: tuple[Array, Array]) -> tuple[tuple[Array, Array], Array]:
-    """The next point and direction, and the logarithm of how much that was stretched."""
+def _advance(f: KnotMap, carry: tuple[Array, Array]) -> tuple[tuple[Array, Array], Array]:
+    """The next point and direction, and the logarithm of the factor by which the latter grew."""
     x, direction = carry
     new, pushed = jax.jvp(f, (x,), (direction,))
-    unit, growth = normalised(pushed)
-    # On a superstable orbit nothing is left of it, and any other direction is as good.
+    unit, growth = normalise(pushed)
+    # On a superstable orbit the direction vanishes, and any other serves as well.
     other = jnp.full_like(x, x.size**-0.5)
     return (new, jnp.where(jnp.isneginf(growth), other, unit)), growth
 
 
-def _settled(f: KnotMap, start: Start, skip: int) -> tuple[Array, Array]:
-    x = start_of(f, start)
+def _settle(f: KnotMap, start: Start, skip: int) -> tuple[Array, Array]:
+    x = get_start(f, start)
     carry = (x, jnp.full_like(x, x.size**-0.5))
-    return jax.lax.fori_loop(0, skip, lambda _, c: _advanced(f, c)[0], carry)
+    return jax.lax.fori_loop(0, skip, lambda _, c: _advance(f, c)[0], carry)
 
 
 @eqx.filter_jit
 def largest_exponents(
     make: Callable, values: Float[Array, " values"], iterates: int, skip: int
 ) -> Float[Array, " values"]:
-    """The largest Lyapunov exponent for each value of a parameter, over many iterates, of which
-    none are kept."""
+    """The largest Lyapunov exponent for each value of a parameter. No iterates are kept, so that
+    their number is not limited by memory."""
 
     def one(value):
         f = as_map(make(value))
 
         def add(_, carry):
             carry, total = carry
-            carry, growth = _advanced(f, carry)
+            carry, growth = _advance(f, carry)
             return carry, total + growth
 
-        start = (_settled(f, None, skip), jnp.zeros(()))
+        start = (_settle(f, None, skip), jnp.zeros(()))
         (x, _), total = jax.lax.fori_loop(0, iterates, add, start)
         return jnp.where(jnp.all(jnp.isfinite(x)), total / iterates, jnp.nan)
 
@@ -180,7 +182,7 @@ def largest_exponents(
 
 
 def _periods(states: np.ndarray) -> Int[np.ndarray, " values"]:
-    """The smallest p at which the last states repeat themselves."""
+    """The smallest p after which the last states repeat, for each value; 0 if there is none."""
     longest = min(64, states.shape[1] // 2)
     last = states[:, -2 * longest :]
     width = 100 * np.finfo(states.dtype).eps ** 0.5 * (1 + np.max(np.abs(last), axis=(1, 2)))
@@ -192,25 +194,25 @@ def _periods(states: np.ndarray) -> Int[np.ndarray, " values"]:
     return periods
 
 
-def _thinned(values: np.ndarray, states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """One point for each of 801 x 501 cells that has any; of an odd number one is in the middle, so
-    that rounding does not split a level branch."""
+def _thin(values: np.ndarray, states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Keeps one point in each of 801 x 501 cells. The numbers are odd, so that a level branch lies
+    within a row of cells, and rounding does not split it."""
     x, y = np.repeat(values, states.shape[1]), states.ravel()
     x, y = x[np.isfinite(y)], y[np.isfinite(y)]
     if not y.size:
         return x, y
-    cells = [_scaled(part, many) for part, many in ((x, 801), (y, 501))]
+    cells = [_find_cells(part, many) for part, many in ((x, 801), (y, 501))]
     _, first = np.unique(1000 * cells[0] + cells[1], return_index=True)
     return x[first], y[first]
 
 
-def _scaled(x: np.ndarray, many: int) -> np.ndarray:
-    low, high = _around(x)
+def _find_cells(x: np.ndarray, many: int) -> np.ndarray:
+    low, high = _pad(x)
     return np.floor((x - low) / (high - low) * many).astype(np.int64)
 
 
-def _around(x: np.ndarray) -> Range:
-    """A range with all of `x`, and wider than what rounding makes of a single number."""
+def _pad(x: np.ndarray) -> Range:
+    """A range that holds all of `x` with a margin, so that rounding does not fill it."""
     if not x.size:
         return 0.0, 1.0
     middle, half = (x.max() + x.min()) / 2, np.ptp(x) / 2
@@ -221,8 +223,10 @@ def _around(x: np.ndarray) -> Range:
 def cobweb(
     equation: KnotMap | System, start: Start = None, iterates: int = 60, *, name: str = "cobweb"
 ) -> Figure:
-    """A picture of a map of one number: its graph, the diagonal, and the path of an orbit between
-    them. For maps of more numbers look at `bifurcation` and `basins`."""
+    """Draws the graph of a map of one number, the diagonal, and the path of an orbit between them.
+
+    For maps of more numbers there are `bifurcation` and `basins`.
+    """
     f = as_map(equation)
     if f.size != 1:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""How fast neighbouring orbits part: Lyapunov exponents."""
+"""Lyapunov exponents, the rates at which neighbouring orbits part."""
 
 import equinox as eqx
 import jax
@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 
 from .._solve.arguments import check_memory, check_whole, is_whole
 from ..systems import System
-from ._map import KnotMap, Point, Start, as_map, start_of
+from ._map import KnotMap, Point, Start, as_map, get_start
 
 
 def lyapunov(
@@ -17,33 +17,34 @@ def lyapunov(
     iterates: int = 10_000,
     skip: int = 1_000,
 ) -> Float[Array, " size"]:
-    """The Lyapunov exponents of the orbit from `start`, the largest first: by which factor
-    exp(λ) nearby orbits part in one period of the hold. A positive one means chaos. Divide by
-    the period for exponents in the equation's time.
+    """The Lyapunov exponents of the orbit from `start`, the largest first.
+
+    Nearby orbits part by a factor exp(λ) in one period of the hold. A positive exponent means
+    chaos. Divide by the period for exponents in the time of the equation.
 
     ```python
     lyapunov(lagrax.systems.Population(a=3.0))  # about 0.38
     ```
 
-    They are averages over `iterates` after leaving out `skip`; of a chaotic orbit they are known to
-    about one over the square root of that number, of others to some 30 over that number. NaN where
-    the orbit escapes.
+    The exponents are averages over `iterates`, after `skip` iterates that are left out. Their error
+    is about 1/sqrt(iterates) for a chaotic orbit and 30/iterates for others. They are NaN if the
+    orbit escapes.
     """
     f = as_map(equation)
     if not is_whole(iterates) or not is_whole(skip) or iterates < 1 or skip < 0:
         raise ValueError(
-            f"lyapunov got iterates={iterates} and skip={skip}; expected at least 1, better "
-            "thousands, and at least 0, both of them whole numbers."
+            f"lyapunov got iterates={iterates} and skip={skip}; expected whole numbers, at least "
+            "1 (better thousands) and at least 0."
         )
     check_whole("lyapunov", "iterates", iterates, 1)
     check_whole("lyapunov", "skip", skip, 0)
     check_memory("lyapunov", f"iterates={iterates}", iterates * f.size)
-    return _lyapunov(f, start_of(f, start), int(iterates), int(skip))
+    return _lyapunov(f, get_start(f, start), int(iterates), int(skip))
 
 
 def least_of_chaos(iterates: int) -> float:
-    """The exponent from which on an orbit without a period is called chaotic: averages of one that
-    goes round an invariant curve scatter by some 30 over their number."""
+    """The smallest exponent that means chaos. On an invariant curve, averages over n iterates lie
+    within about 30/n of zero."""
     return max(1e-3, 30 / iterates)
 
 
@@ -53,9 +54,9 @@ def _lyapunov(f: KnotMap, point: Point, iterates: int, skip: int) -> Float[Array
         x, frame = carry
         new, push = jax.linearize(f, x)
         pushed = jax.vmap(push, 1, 1)
-        frame, growth = _orthonormal(pushed(frame))
+        frame, growth = _orthonormalise(pushed(frame))
         if f.size > 1:
-            # What is small next to the rest is lost in the last one, and not in the determinant.
+            # Rounding spoils the last exponent, but not the sum of all, which is the determinant's.
             whole, rest = jnp.linalg.slogdet(pushed(jnp.eye(f.size)))[1], jnp.sum(growth[:-1])
             growth = growth.at[-1].set(jnp.where(jnp.isfinite(rest), whole - rest, -jnp.inf))
         return (new, frame), growth
@@ -66,34 +67,35 @@ def _lyapunov(f: KnotMap, point: Point, iterates: int, skip: int) -> Float[Array
     return jnp.sort(jnp.mean(growth, axis=0), descending=True)
 
 
-def _orthonormal(frame: Float[Array, "n n"]) -> tuple[Float[Array, "n n"], Float[Array, " n"]]:
-    """The columns made orthonormal, and the logarithms of what was left of each.
+def _orthonormalise(frame: Float[Array, "n n"]) -> tuple[Float[Array, "n n"], Float[Array, " n"]]:
+    """Orthonormal columns that span the same spaces, and the logarithms of the lengths that remain.
 
-    By Gram and Schmidt, twice over: small components of a column stay small. LAPACK's reflections
-    leave 1e-16 in their place, and where a population falls to 1e-98, that grows into the answer.
+    Gram-Schmidt, done twice, keeps small components of a column small. LAPACK's reflections replace
+    them by 1e-16, which spoils the exponents of a population that falls to 1e-98.
     """
     n, resolution = len(frame), jnp.log(jnp.finfo(frame.dtype).eps)
     columns: list[Array] = []
     growth = []
     for column in frame.T:
-        unit, length = normalised(column)
-        unit, left = normalised(_without(columns, unit))
-        # Where nothing is left, any direction across the others is as good.
+        unit, length = normalise(column)
+        unit, left = normalise(_project_out(columns, unit))
+        # If nothing remains, any direction orthogonal to the others serves as well.
         across = jnp.eye(n)[jnp.argmin(sum((q**2 for q in columns), jnp.zeros(n)))]
-        spare, _ = normalised(_without(columns, across))
+        spare, _ = normalise(_project_out(columns, across))
         columns.append(jnp.where(jnp.isneginf(length + left), spare, unit))
         growth.append(length + jnp.maximum(left, resolution))
     return jnp.stack(columns, axis=1), jnp.stack(growth)
 
 
-def _without(columns: list[Array], vector: Float[Array, " n"]) -> Float[Array, " n"]:
+def _project_out(columns: list[Array], vector: Float[Array, " n"]) -> Float[Array, " n"]:
     for q in 2 * columns:
         vector = vector - q * (q @ vector)
     return vector
 
 
-def normalised(vector: Float[Array, " n"]) -> tuple[Float[Array, " n"], Float[Array, ""]]:
-    """Of length 1, and the logarithm of its length; squares of small numbers would be none."""
+def normalise(vector: Float[Array, " n"]) -> tuple[Float[Array, " n"], Float[Array, ""]]:
+    """The vector with length 1, and the logarithm of its length. Squares of small components do not
+    underflow."""
     largest = jnp.max(jnp.abs(vector))
     scaled = vector / jnp.where(largest > 0, largest, 1)
     length = jnp.linalg.norm(scaled)

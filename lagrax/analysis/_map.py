@@ -35,21 +35,21 @@ Start = PyTree[Shaped[ArrayLike, "..."]] | None
 class KnotMap(eqx.Module):
     """The map from the states at the last knots to the next: `step(newest, older, ...)`.
 
-    Write one down for a map you know; make that of an equation with `knot_map`:
+    `knot_map` makes the map of an equation. Write a known map down as
 
     ```python
     ricker = KnotMap(lambda x: x * jnp.exp(3.2 * (1 - x)), y0=0.5)
     henon = KnotMap(lambda x, older: 1 - 1.4 * x**2 + 0.3 * older, y0=0.1, lags=2)
     ```
 
-    States are any pytree of real arrays. The map itself takes and returns a *point*: the knots, the
-    newest first, flattened into one vector. `point` and `knots` go from one to the other.
+    States are any pytree of real arrays. The map takes and returns a *point*, a vector that holds
+    the knots, the newest first. `point` and `knots` convert one into the other.
 
     **Arguments:**
 
-    - `step`: takes `lags` states, the newest first, and returns the next.
-    - `y0`: a start; all states have its structure and shapes.
-    - `lags`: how many knots the next one depends on.
+    - `step`: A function of `lags` states, the newest first, that returns the next state.
+    - `y0`: A start. All states have its structure and shapes.
+    - `lags`: The number of knots that the next one depends on.
     """
 
     step: Callable
@@ -72,7 +72,7 @@ class KnotMap(eqx.Module):
 
     @property
     def size(self) -> int:
-        """The length of a point: the size of a state times `lags`."""
+        """The length of a point, which is the size of a state times `lags`."""
         return self.lags * self._state_size
 
     @property
@@ -85,8 +85,8 @@ class KnotMap(eqx.Module):
         return jnp.concatenate([new.astype(point.dtype), point[: self.size - new.size]])
 
     def point(self, *states: PyTree[Shaped[ArrayLike, "..."]]) -> Point:
-        """The knots, the newest first, as a point. A single state means a constant past, none at
-        all a constant past at `y0`."""
+        """The knots, the newest first, as a point. One state means a constant past, none a constant
+        past at `y0`."""
         states = states or (self.y0,)
         states = states * self.lags if len(states) == 1 else states
         if len(states) != self.lags:
@@ -116,7 +116,7 @@ class KnotMap(eqx.Module):
         `start` is a state (a constant past), a point, or by default `y0`."""
         check_counts("orbit", iterates=(iterates, 1), skip=(skip, 0))
         check_memory("orbit", f"iterates={iterates}", iterates * self.size)
-        return orbit_of(self, start_of(self, start), iterates, skip)
+        return orbit_of(self, get_start(self, start), iterates, skip)
 
     def jacobian(self, point: Point) -> Float[Array, "size size"]:
         """The derivative of the map; its eigenvalues at a fixed point are the multipliers."""
@@ -167,16 +167,15 @@ def _check_real(state: PyTree, name: str) -> None:
 
 
 def check_known(state: PyTree, what: str) -> None:
-    """Where a state is known, it has to be finite: of all others the map says nothing. What
-    numbers it has to hold is looked at elsewhere."""
+    """Raises for a state that is known and not finite. Its structure is checked elsewhere."""
     for x in jax.tree.leaves(state):
         known = None if is_traced(x) else real_array(x)
         if known is not None and not np.all(np.isfinite(known)):
             raise ValueError(f"{what}={x!s:.60}; expected finite numbers.")
 
 
-def checked_values(name: str, what: str, values: Any) -> np.ndarray:
-    """Those of a parameter, in float64."""
+def check_values(name: str, what: str, values: Any) -> np.ndarray:
+    """The values of a parameter in float64, checked to be finite."""
     known = real_array(values)
     if known is None or not np.all(np.isfinite(known)):
         raise ValueError(f"{name} got {what}={values!r:.60}; expected finite real numbers.")
@@ -187,7 +186,7 @@ def _is_int(x: Array) -> bool:
     return not jnp.issubdtype(x.dtype, jnp.inexact)
 
 
-def start_of(f: KnotMap, start: Start) -> Point:
+def get_start(f: KnotMap, start: Start) -> Point:
     if start is None:
         return f.point()
     check_known(start, "Got start")
@@ -219,19 +218,19 @@ def knot_map(
     learned = knot_map(field, y0=jnp.array([0.5]), delays=lagrax.holds(1.0, 2), steps=4)
     ```
 
-    A system with a closed form is solved exactly; everything else, and a system for which `solver`,
-    `steps` or `rtol` are given, by `lagrax.solve` over one interval. Use the `steps` with which a
-    model was trained, so that its own map is seen. A field that depends on time must have the
-    period of the holds, else there is no such map.
+    A system with a closed form is solved exactly. Other equations, and systems for which `solver`,
+    `steps` or `rtol` is given, are solved by `lagrax.solve` over one interval. For a trained model,
+    give the `steps` of its training, which are part of its map. A field that depends on time must
+    have the period of the holds; otherwise there is no such map.
 
     **Arguments:**
 
-    - `equation`: a system of `lagrax.systems`, or a field as for `lagrax.solve`.
-    - `y0`: a start, which says what a state is; by default the system's.
-    - `args`: passed to the field.
-    - `delays`: the equation's; by default the system's.
-    - `solver`, `steps`: as for `lagrax.solve`.
-    - `rtol`: the tolerance of adaptive steps, by default 1e-9 in float64 and 1e-5 in float32.
+    - `equation`: A system of `lagrax.systems`, or a field as for `lagrax.solve`.
+    - `y0`: A start, which has the structure of a state. By default that of the system.
+    - `args`: Passed to the field.
+    - `delays`: The delays of the equation. By default those of the system.
+    - `solver`, `steps`: As for `lagrax.solve`.
+    - `rtol`: The tolerance of adaptive steps. By default 1e-9 in float64 and 1e-5 in float32.
     """
     if isinstance(equation, System):
         y0 = equation.y0 if y0 is None else y0
@@ -240,11 +239,11 @@ def knot_map(
         missing = "y0" if y0 is None else "delays"
         raise ValueError(
             f"knot_map got a field without {missing}. Write knot_map(field, y0, "
-            "delays=lagrax.holds(1.0, 1)); a map that you know is a KnotMap(step, y0)."
+            "delays=lagrax.holds(1.0, 1)), or KnotMap(step, y0) for a known map."
         )
     if not isinstance(delays, Sequence) or not all(isinstance(d, (Hold, Lag)) for d in delays):
         check_delays(delays)
-    tau = _period_of(delays)
+    tau = _find_period(delays)
     lags = 1 + max(d.lag for d in delays if isinstance(d, Hold))
     if isinstance(equation, HeldSystem) and solver is None and steps is None and rtol is None:
         return KnotMap(equation.flow(equation.tau), y0, lags)
@@ -256,10 +255,12 @@ def knot_map(
     if rtol is not None and not (is_number(rtol) and rtol > 0):
         raise ValueError(f"knot_map got rtol={rtol!r}; expected a positive number, such as 1e-6.")
     solver = diffrax.Tsit5() if solver is None else solver
-    return KnotMap(_Solved(equation, args, list(delays), tau, solver, steps, rtol), y0, lags)
+    return KnotMap(
+        _SolvedInterval(equation, args, list(delays), tau, solver, steps, rtol), y0, lags
+    )
 
 
-def _period_of(delays: Sequence[Delay]) -> RealScalar:
+def _find_period(delays: Sequence[Delay]) -> RealScalar:
     periodic = [d.tau for d in delays if isinstance(d, Hold) and d.tau is not None]
     taus = [tau for tau in periodic if not isinstance(tau, Learn)]
     known = not any(is_traced(tau) for tau in taus)
@@ -267,14 +268,14 @@ def _period_of(delays: Sequence[Delay]) -> RealScalar:
     if not taus or len(taus) < len(delays) or not same:
         raise ValueError(
             f"knot_map got the delays {describe(delays)}; expected holds of one period, such as "
-            "lagrax.holds(1.0, 2): only then do finitely many knots say what comes next, and "
+            "lagrax.holds(1.0, 2). Only then do finitely many knots determine the next one, and "
             "always in the same way."
         )
     return taus[0]
 
 
-class _Solved(eqx.Module):
-    """One interval by `lagrax.solve`, with the older knots as the past."""
+class _SolvedInterval(eqx.Module):
+    """The solution over one interval by `lagrax.solve`, with the older knots as the past."""
 
     field: Callable
     args: PyTree
@@ -288,8 +289,8 @@ class _Solved(eqx.Module):
         dtype = jnp.result_type(*jax.tree.leaves(knots[0]))
         tau = jnp.asarray(self.tau, dtype)
         rtol = self.rtol or (1e-9 if dtype == jnp.float64 else 1e-5)
-        # The tolerance does not look at derivatives, of which most things here are made; near a
-        # rest point steps would become too long for them.
+        # The tolerance controls the state, not its derivative, which orbits and exponents need.
+        # Near a fixed point steps would become too long for the derivative.
         adaptive = diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, dtmax=tau / 16)
 
         def past(t):

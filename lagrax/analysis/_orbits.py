@@ -1,4 +1,4 @@
-"""Points and cycles to which a map returns, their multipliers, and where these are critical."""
+"""Fixed points and cycles of a map, their multipliers, and critical parameters."""
 
 from collections.abc import Callable
 from functools import reduce
@@ -13,14 +13,14 @@ from jaxtyping import Array, ArrayLike, Bool, Complex, Float, Real
 from .._solve.arguments import check_memory, check_whole, is_number, is_whole
 from .._solve.delays import RealScalar
 from ..systems import System
-from ._map import KnotMap, Point, Start, as_map, checked_values, orbit_of
+from ._map import KnotMap, Point, Start, as_map, check_values, orbit_of
 
 
 class Orbit(NamedTuple):
-    """A periodic orbit of the map; of period one, a fixed point. `periodic_orbits` finds them.
+    """A periodic orbit of a map. With period one it is a fixed point. `periodic_orbits` finds them.
 
-    - `points`: one row for each of its points, in the order in which they are visited.
-    - `multipliers`: the eigenvalues of the map's derivative once around, the largest first.
+    - `points`: One row for each point, in the order in which the orbit visits them.
+    - `multipliers`: The eigenvalues of the derivative once around the orbit, the largest first.
     """
 
     points: Float[Array, "period size"]
@@ -28,13 +28,13 @@ class Orbit(NamedTuple):
 
     @property
     def period(self) -> int:
-        """After how many iterates it comes back."""
+        """The number of iterates after which the orbit repeats."""
         return self.points.shape[0]
 
     @property
     def stability(self) -> str:
-        """One of "stable", "saddle", "unstable", and "neutral" where the largest multiplier is so
-        close to the unit circle that its side is not known."""
+        """One of "stable", "saddle", "unstable" and "neutral". A neutral orbit has its largest
+        multiplier too close to the unit circle to tell the side."""
         size = np.abs(self.multipliers)
         width = 10 * np.sqrt(np.finfo(self.points.dtype).eps)
         if size[0] < 1 - width:
@@ -45,7 +45,7 @@ class Orbit(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """The stability in a sentence."""
+        """The stability and its kind in words."""
         largest, outside = self.multipliers[0], int(np.sum(np.abs(self.multipliers) > 1))
         real = abs(largest.imag) <= 1e-6 * abs(largest)
         number = f"{largest.real:.5g}" if real else f"of modulus {abs(largest):.5g}"
@@ -70,31 +70,31 @@ def periodic_orbits(
     period: int = 1,
     starts: Real[ArrayLike, "..."] | None = None,
 ) -> list[Orbit]:
-    """The isolated periodic orbits of exactly this period, stable or not; with period 1 the fixed
-    points.
+    """Finds isolated periodic orbits of exactly this period, stable or not. Those of period 1 are
+    fixed points.
 
     ```python
     for orbit in periodic_orbits(lagrax.systems.Population(a=2.2), period=2):
         print(orbit.points, orbit.multipliers, orbit.verdict)
     ```
 
-    Newton's method runs from all starts at once; each orbit found is returned once, in the order of
-    the smallest first coordinate. There is no proof that none was missed: give more `starts` for
-    long periods, and some in the region you care about. Of a solved equation, equal `steps` compile
-    several times faster than adaptive ones.
+    Newton's method runs from all starts at once. Each orbit is returned once, in the order of the
+    smallest first coordinate. Orbits may be missed. Give more `starts` for long periods, and
+    some in the region you care about. The map of a solved equation compiles several times faster
+    with equal `steps` than with adaptive ones.
 
     **Arguments:**
 
-    - `equation`: a `KnotMap` or a system.
-    - `period`: the prime period; orbits whose period divides it are left out.
-    - `starts`: one start a row, each a point or a flattened state (a constant past). By default 64
-      points of the orbit of `y0` and 192 random ones around it, always the same.
+    - `equation`: A `KnotMap` or a system.
+    - `period`: The prime period. Orbits whose period divides it are left out.
+    - `starts`: One start in each row, as a point or as a flattened state (a constant past). By
+      default 64 points of the orbit of `y0` and 192 random points around it, always the same.
     """
     f = as_map(equation)
     _check_period(period, "periodic_orbits")
-    points = _default_starts(f) if starts is None else _checked_starts(f, starts)
+    points = _default_starts(f) if starts is None else _check_starts(f, starts)
     check_memory("periodic_orbits", f"period={period}", period * points.size)
-    visited, converged, doubt = jax.tree.map(np.asarray, _returning(f, points, int(period)))
+    visited, converged, doubt = jax.tree.map(np.asarray, _find_orbits(f, points, int(period)))
     orbits = []
     for orbit, width in zip(visited[converged], doubt[converged].tolist(), strict=True):
         if not _is_prime(orbit, width):
@@ -127,8 +127,8 @@ def _default_starts(f: KnotMap) -> Float[Array, "starts size"]:
     return jnp.concatenate([jnp.asarray(known), around])
 
 
-def _checked_starts(f: KnotMap, starts: Any) -> Float[Array, "starts size"]:
-    given = jnp.asarray(checked_values("periodic_orbits", "starts", starts), f.point().dtype)
+def _check_starts(f: KnotMap, starts: Any) -> Float[Array, "starts size"]:
+    given = jnp.asarray(check_values("periodic_orbits", "starts", starts), f.point().dtype)
     small = f.size // f.lags
     rows = given[:, None] if given.ndim == 1 and small == 1 else given
     if rows.ndim != 2 or rows.shape[0] == 0 or rows.shape[1] not in (small, f.size):
@@ -139,26 +139,28 @@ def _checked_starts(f: KnotMap, starts: Any) -> Float[Array, "starts size"]:
     return rows if rows.shape[1] == f.size else jnp.tile(rows, f.lags)
 
 
-def _composed(f: KnotMap, period: int, point: Point) -> Point:
+def _iterate(f: KnotMap, period: int, point: Point) -> Point:
     return jax.lax.scan(lambda x, _: (f(x), None), point, length=period)[0]
 
 
 @eqx.filter_jit
-def _returning(
+def _find_orbits(
     f: KnotMap, starts: Float[Array, "starts size"], period: int
 ) -> tuple[Float[Array, "starts period size"], Bool[Array, " starts"], Float[Array, " starts"]]:
-    """The orbits to which Newton's method comes, whether it does, and how far off they may be."""
-    away = lambda x: _composed(f, period, x) - x
+    """The orbits that Newton's method finds from the starts, whether it converged, and errors."""
+    away = lambda x: _iterate(f, period, x) - x
     points, converged, doubt = jax.vmap(lambda x: _newton(away, x))(starts)
     orbits = jax.vmap(lambda x: orbit_of(f, x, period, 0))(points)
     return orbits, converged, doubt
 
 
 def _newton(function: Callable, start: Point) -> tuple[Point, Bool[Array, ""], Float[Array, ""]]:
-    """A zero of `function`, whether it was found, and the width of what rounding makes of it."""
+    """A zero of `function`, whether Newton's method converged, and the error by rounding."""
     eps = float(jnp.finfo(start.dtype).eps)
     scale = lambda x: 1 + jnp.max(jnp.abs(x))
-    both = jax.jacfwd(lambda x: (function(x),) * 2, has_aux=True)  # traced once: it may be large
+    both = jax.jacfwd(
+        lambda x: (function(x),) * 2, has_aux=True
+    )  # traced once, since it may be large
 
     def advance(carry):
         x, _, _, calm, count = carry
@@ -167,15 +169,15 @@ def _newton(function: Callable, start: Point) -> tuple[Point, Bool[Array, ""], F
         small = jnp.max(jnp.abs(change)) <= eps ** (2 / 3) * scale(x)
         return x - change, slope, value, jnp.where(small, calm + 1, 0), count + 1
 
-    # Once more after the first small change, so that the slope and the value are those at the end.
+    # One step follows the first small change, so that slope and value are those at the zero.
     going = lambda carry: (carry[3] < 2) & (carry[4] < 60) & jnp.all(jnp.isfinite(carry[0]))
     first = (start, jnp.zeros((start.size,) * 2, start.dtype), start, jnp.zeros((), int), 0)
     x, slope, value, calm, _ = jax.lax.while_loop(going, advance, first)
-    # A small change alone may only mean a steep slope, as where orbits run off to infinity.
+    # A small change may also come from a steep slope, as where orbits escape to infinity.
     steepness = 1 + jnp.max(jnp.abs(slope))
     off = jnp.max(jnp.abs(value)) / (scale(x) * steepness)
     found = (calm == 2) & (off <= 100 * eps) & (steepness < eps ** (-2 / 3))
-    # Where the slope is nearly singular a whole neighbourhood is zero but for rounding.
+    # Near a singular slope, a whole neighbourhood is zero to rounding.
     blur = 100 * eps * jnp.max(jnp.abs(jnp.linalg.inv(slope)))
     return x, found, scale(x) * (10 * eps**0.5 + jnp.where(jnp.isfinite(blur), blur, 0.0))
 
@@ -202,10 +204,10 @@ def _jacobians(f: KnotMap, points: Float[Array, "n size"]) -> Float[Array, "n si
 
 
 class Critical(NamedTuple):
-    """Where an orbit has a given multiplier: the answer of `critical`.
+    """The answer of `critical`.
 
-    - `parameter`: its value.
-    - `orbit`: the orbit there.
+    - `parameter`: The value at which the orbit has the multiplier.
+    - `orbit`: The orbit at that value.
     """
 
     parameter: float
@@ -220,10 +222,10 @@ def critical(
     multiplier: float | int = -1,
     start: Start = None,
 ) -> Critical:
-    """The value of a parameter at which an orbit of this period has this multiplier.
+    """Finds the value of a parameter at which an orbit of this period has this multiplier.
 
-    With multiplier -1 its period doubles, with 1 it is born or dies (a fold) or branches, with 0 it
-    attracts the most. Look at the bifurcation diagram for a first guess:
+    With multiplier -1 the period doubles. With 1 the orbit appears, disappears or branches. With 0
+    it attracts most. A bifurcation diagram gives a first guess:
 
     ```python
     critical(lagrax.systems.Population, 1.9).parameter  # 2.0
@@ -235,11 +237,11 @@ def critical(
 
     **Arguments:**
 
-    - `make`: the equation as a function of the parameter.
-    - `parameter`: where to start.
-    - `period`: that of the orbit.
-    - `multiplier`: a real number.
-    - `start`: a point near the orbit; by default where the map is after 1,000 iterates.
+    - `make`: The equation as a function of the parameter.
+    - `parameter`: A first guess.
+    - `period`: The period of the orbit.
+    - `multiplier`: A real number.
+    - `start`: A point near the orbit. By default the state after 1,000 iterates.
     """
     _check_period(period, "critical")
     for name, value in (("parameter", parameter), ("multiplier", multiplier)):
@@ -250,12 +252,12 @@ def critical(
     unknown = jnp.append(point, jnp.asarray(parameter, point.dtype))
     value, orbit, converged, doubt = _critical(make, unknown, int(period), float(multiplier))
     if not converged or not _is_prime(np.asarray(orbit), float(doubt)):
-        what = f"one of a shorter period at {float(value):g}" if converged else "nothing"
+        found = f"found one of a shorter period at {float(value):g}" if converged else "found none"
         first = float(np.asarray(parameter))
         raise ValueError(
             f"critical looked for an orbit of period {period} with the multiplier {multiplier:g} "
-            f"from {first:g} on and came to {what}. Give a closer `parameter`, for which a "
-            "bifurcation diagram is of help, or a `start` near the orbit."
+            f"from {first:g} on and {found}. Give a closer `parameter`, which a bifurcation "
+            "diagram shows, or a `start` near the orbit."
         )
     return Critical(float(value), _with_multipliers(as_map(make(value)), np.asarray(orbit)))
 
@@ -264,7 +266,7 @@ def critical(
 def _critical(make: Callable, unknown: Point, period: int, multiplier: float):
     def conditions(unknown):
         f, x = as_map(make(unknown[-1])), unknown[:-1]
-        around = lambda x: _composed(f, period, x)
+        around = lambda x: _iterate(f, period, x)
         slope = jax.jacfwd(around)(x) - multiplier * jnp.eye(f.size, dtype=x.dtype)
         return jnp.append(around(x) - x, jnp.linalg.det(slope))
 

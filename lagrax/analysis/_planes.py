@@ -1,4 +1,4 @@
-"""Pictures of planes: which start settles where, and which parameters are stable."""
+"""Basins of attraction and stability regions in the plane."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,16 +12,16 @@ from jaxtyping import Array, Bool, Float, Inexact, Int
 from .._solve.arguments import check_memory, is_number
 from ..plotting import Figure, Line, Mark, Panel, Points, Range
 from ..systems import LinearSystem, System
-from ._map import KnotMap, Values, as_map, check_counts, checked_values, orbit_of
+from ._map import KnotMap, Values, as_map, check_counts, check_values, orbit_of
 
 
 class Basins(NamedTuple):
-    """Which start goes where, in the plane.
+    """The basins of attraction of a planar map.
 
-    - `x`, `y`: the starts' coordinates.
-    - `labels`: the number of the attractor for each start, 0 for the one with the largest basin;
-      -1 where the orbit escapes.
-    - `attractors`: points of each.
+    - `x`, `y`: The coordinates of the starts.
+    - `labels`: The number of the attractor for each start. 0 has the largest basin, and -1 means
+      that the orbit escapes.
+    - `attractors`: Points of each attractor.
     """
 
     x: Float[np.ndarray, " nx"]
@@ -31,12 +31,12 @@ class Basins(NamedTuple):
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """The part of the starts that each attractor draws."""
+        """The share of starts in each basin."""
         return tuple(float(np.mean(self.labels == i)) for i in range(len(self.attractors)))
 
     def figure(self, name: str = "basins", *, xlabel: str = "x", ylabel: str = "y") -> Figure:
-        """The basins in colours, white where orbits escape, with dots on the attractors. Those from
-        the sixth on share one colour."""
+        """Draws the basins in colours and dots on the attractors. Starts of escaping orbits are
+        white; basins from the sixth on share one colour."""
         colours = ("sky", "amber", "green", "purple", "yellow")
         marks: list[Mark] = []
         for i in range(min(len(self.attractors), len(colours) + 1)):
@@ -47,7 +47,7 @@ class Basins(NamedTuple):
         for points in self.attractors[: len(colours)]:
             marks.append(Points(points[:, 0], points[:, 1], colour="blue", size=2))
         escaping = float(np.mean(self.labels < 0))
-        caption = f"Starts by where their orbits go; {escaping:.0%} escape."
+        caption = f"Starts, coloured by the attractor of their orbit; {escaping:.0%} escape."
         return Figure(name, caption, [_plane(self.x, self.y, marks, xlabel, ylabel)])
 
 
@@ -59,17 +59,19 @@ def basins(
     resolution: int = 200,
     iterates: int = 1_000,
 ) -> Basins:
-    """The basins of attraction of a planar map, from a grid of starts: of a state of two numbers
-    with one hold, or of a scalar state with two, where x is the newest knot and y the one before.
+    """Finds the basins of attraction of a planar map from a grid of starts.
+
+    The state has two numbers with one hold, or one number with two holds. In the second case x is
+    the newest knot and y the one before.
 
     ```python
     henon = KnotMap(lambda x, older: 1 - 1.4 * x**2 + 0.3 * older, y0=0.1, lags=2)
     basins(henon, (-2, 2), (-4, 4)).shares
     ```
 
-    Two starts share an attractor, of whatever kind, if their orbits come closer to each other than
-    a cell of the grid after `iterates`: raise `resolution` to tell close attractors apart, and
-    `iterates` where orbits settle slowly and there seem to be many attractors.
+    Two starts share an attractor, of any kind, if their orbits come closer to each other than a
+    cell of the grid after `iterates`. Raise `resolution` to separate close attractors. Raise
+    `iterates` if orbits settle slowly, which shows as many attractors.
     """
     f = as_map(equation)
     if f.size != 2:
@@ -86,14 +88,14 @@ def basins(
     xs, ys = np.linspace(*x, resolution), np.linspace(*y, resolution)
     starts = np.stack(np.meshgrid(xs, ys), axis=-1).reshape(-1, 2)
     cell = np.array([xs[1] - xs[0], ys[1] - ys[0]])
-    visited = np.asarray(_long_run(f, jnp.asarray(starts, f.point().dtype), iterates), float)
+    visited = np.asarray(_iterate_late(f, jnp.asarray(starts, f.point().dtype), iterates), float)
     middle, reach = starts.mean(axis=0), 1e3 * np.ptp(starts, axis=0)
     stays = np.all(np.abs(visited - middle) < reach, axis=(1, 2))  # false for NaN, too
     labels = np.full(len(starts), -1)
-    labels[stays] = _joined(visited[stays] / cell)
+    labels[stays] = _label_groups(visited[stays] / cell)
     # Some orbits of each attractor show a chaotic one well enough.
     some = [visited[labels == i][:20].reshape(-1, 2) for i in range(labels.max() + 1)]
-    attractors = tuple(_distinct(points, cell) for points in some)
+    attractors = tuple(_drop_duplicates(points, cell) for points in some)
     return Basins(xs, ys, labels.reshape(resolution, resolution), attractors)
 
 
@@ -105,13 +107,13 @@ _RECORDED = 32
 
 
 @eqx.filter_jit
-def _long_run(f: KnotMap, starts: Float[Array, "starts 2"], iterates: int):
+def _iterate_late(f: KnotMap, starts: Float[Array, "starts 2"], iterates: int):
     return jax.vmap(lambda x: orbit_of(f, x, _RECORDED, iterates))(starts)
 
 
-def _joined(visited: Float[np.ndarray, "starts recorded 2"]) -> Int[np.ndarray, " starts"]:
-    """Numbers the groups of orbits that meet, the largest first. Points of which no coordinate
-    differs by half a unit share a cell in one of four shifted grids."""
+def _label_groups(visited: Float[np.ndarray, "starts recorded 2"]) -> Int[np.ndarray, " starts"]:
+    """Numbers the groups of orbits that meet, the largest first. Points whose coordinates differ by
+    less than half a unit share a cell in one of four shifted grids."""
     starts, recorded, _ = visited.shape
     cells = []
     for shift in ((0.0, 0.0), (0.5, 0.0), (0.0, 0.5), (0.5, 0.5)):
@@ -122,7 +124,7 @@ def _joined(visited: Float[np.ndarray, "starts recorded 2"]) -> Int[np.ndarray, 
     labels, before = np.arange(starts), None
     while before is None or np.any(labels != before):
         before = labels
-        for cell in cells:  # all that pass through a cell take its smallest label
+        for cell in cells:  # all orbits through a cell get its smallest label
             smallest = np.full(cell.max(initial=0) + 1, starts)
             np.minimum.at(smallest, cell.ravel(), np.repeat(labels, recorded))
             labels = smallest[cell].min(axis=1)
@@ -130,17 +132,17 @@ def _joined(visited: Float[np.ndarray, "starts recorded 2"]) -> Int[np.ndarray, 
     return np.argsort(np.argsort(-sizes, kind="stable"))[group]
 
 
-def _distinct(points: Float[np.ndarray, "n 2"], cell: Float[np.ndarray, " 2"]) -> np.ndarray:
+def _drop_duplicates(points: Float[np.ndarray, "n 2"], cell: Float[np.ndarray, " 2"]) -> np.ndarray:
     _, first = np.unique(np.round(points / cell, 3), axis=0, return_index=True)
     return points[np.sort(first)]
 
 
 class StabilityRegion(NamedTuple):
-    """Where a linear equation is stable, over two parameters.
+    """The stability of a linear equation over two parameters.
 
-    - `x`, `y`: their values.
-    - `radius`: the largest modulus of a multiplier for each pair; stable where it is below 1.
-    - `boundary`: points at which it is 1 to rounding, in no special order.
+    - `x`, `y`: The values of the parameters.
+    - `radius`: The largest modulus of a multiplier for each pair. Below 1 the equation is stable.
+    - `boundary`: Points at which the radius is 1 to rounding, in no special order.
     """
 
     x: Float[np.ndarray, " nx"]
@@ -150,25 +152,26 @@ class StabilityRegion(NamedTuple):
 
     @property
     def stable(self) -> Bool[np.ndarray, "ny nx"]:
-        """Whether it is, for each pair."""
+        """Whether the equation is stable, for each pair."""
         return self.radius < 1
 
     def figure(
         self, name: str = "stability", *, xlabel: str = "first", ylabel: str = "second"
     ) -> Figure:
-        """The stable region, shaded, and its boundary."""
+        """Draws the stable region and its boundary."""
         marks: list[Mark] = [
             _area(self.x, self.y, self.stable, "sky", "stable"),
             Points(self.boundary[:, 0], self.boundary[:, 1], "boundary", "blue", size=1.5),
         ]
-        caption = f"Where all multipliers lie inside the unit circle, over {xlabel} and {ylabel}."
+        caption = f"The {xlabel} and {ylabel} for which all multipliers lie inside the unit circle."
         return Figure(name, caption, [_plane(self.x, self.y, marks, xlabel, ylabel)])
 
 
 def stability_region(make: Callable[..., Any], x: Values, y: Values) -> StabilityRegion:
-    """The exact region of stability of a linear equation with holds over two parameters: its knot
-    matrix comes from matrix exponentials, not from simulation, and the boundary is found to
-    rounding wherever it passes between two points of the grid.
+    """Finds the exact stability region of a linear equation with holds over two parameters.
+
+    The knot matrix comes from matrix exponentials, not from a simulation. Where the boundary passes
+    between two points of the grid, it is found to rounding.
 
     ```python
     def loop(gain, tau):
@@ -180,11 +183,11 @@ def stability_region(make: Callable[..., Any], x: Values, y: Values) -> Stabilit
 
     **Arguments:**
 
-    - `make`: the equation as a function of both: a linear system of `lagrax.systems`, or a square
-      matrix, such as the `jacobian` of a `KnotMap` at a fixed point that is known.
-    - `x`, `y`: increasing values of the first and second parameter.
+    - `make`: A function of both parameters that returns a linear system of `lagrax.systems` or a
+      square matrix, such as the `jacobian` of a `KnotMap` at a known fixed point.
+    - `x`, `y`: Increasing values of the first and second parameter.
     """
-    xs, ys = (checked_values("stability_region", n, v) for n, v in (("x", x), ("y", y)))
+    xs, ys = (check_values("stability_region", n, v) for n, v in (("x", x), ("y", y)))
     for name, values in (("x", xs), ("y", ys)):
         if values.ndim != 1 or len(values) < 2 or np.any(np.diff(values) <= 0):
             raise ValueError(
@@ -197,7 +200,7 @@ def stability_region(make: Callable[..., Any], x: Values, y: Values) -> Stabilit
 
 
 def _radius(make: Callable, pairs: Float[np.ndarray, "pairs 2"]) -> Float[np.ndarray, " pairs"]:
-    # Eigenvalues on the host: accelerators do not have them.
+    # NumPy computes the eigenvalues, since JAX has none on accelerators.
     matrices = np.asarray(_matrices(make, jnp.asarray(pairs, float)), float)
     known = np.all(np.isfinite(matrices), axis=(1, 2))
     moduli = np.abs(np.linalg.eigvals(np.where(known[:, None, None], matrices, 0.0)))
@@ -223,7 +226,7 @@ def _matrices(make: Callable, pairs: Float[Array, "pairs 2"]) -> Inexact[Array, 
 def _boundary(
     make: Callable, pairs: Float[np.ndarray, "ny nx 2"], stable: Bool[np.ndarray, "ny nx"]
 ) -> Float[np.ndarray, "_ 2"]:
-    """Bisects each edge of the grid with a stable and an unstable end."""
+    """Bisects each edge of the grid that has a stable and an unstable end."""
     across, along = stable[:, 1:] != stable[:, :-1], stable[1:] != stable[:-1]
     ends = [(pairs[:, :-1], pairs[:, 1:], stable[:, :-1], across)]
     ends += [(pairs[:-1], pairs[1:], stable[:-1], along)]
@@ -240,7 +243,7 @@ def _boundary(
 
 
 def _area(x: np.ndarray, y: np.ndarray, there: np.ndarray, colour: str, label: str | None) -> Line:
-    """A region of a grid as strokes along its rows, a panel being about 230 points high."""
+    """A region of a grid as thick strokes along its rows. A panel is about 230 points high."""
     xs, ys = [np.empty(0)], [np.empty(0)]
     step = (x[-1] - x[0]) / (len(x) - 1)
     for row, height in zip(there, y, strict=True):

@@ -1,7 +1,7 @@
 """Downloads the data sets with pooch, which checks the digest of each file.
 
 pooch's own downloader starts again from the first byte after an interruption. The one here
-continues: the largest file has 182 MB, and its server is slow.
+continues, since the largest file has 182 MB.
 """
 
 import contextlib

@@ -1,10 +1,10 @@
-"""The files of each data set: their names, their folders, their addresses and their digests.
+"""The names, folders, addresses and digests of the files of each data set.
 
 Addresses, sizes and digests are those of tensorflow_datasets 4.9.10 on PyPI, in its files
 url_checksums/mnist.txt, url_checksums/cifar10.txt and datasets/svhn_cropped/checksums.tsv. The
-unpacked files of MNIST give the same digests if they are compressed as the originals were: by GNU
-`gzip -6`, as train-images.idx3-ubyte and so on, of the times 848331386, 848331398, 885827245 and
-885827268.
+unpacked files of MNIST give the same digests if GNU `gzip -6` compresses them as it compressed the
+originals, named train-images.idx3-ubyte and so on, with the times 848331386, 848331398, 885827245
+and 885827268.
 """
 
 import itertools
@@ -21,8 +21,10 @@ from .svhn import read_svhn
 
 
 class Layout(NamedTuple):
-    """One form in which a data set is distributed: its files, each under one of several names,
-    the function that reads them, and their downloads."""
+    """A form in which a data set is distributed.
+
+    It has the possible names of each file, the function that reads the files, and their downloads.
+    """
 
     files: Sequence[Sequence[str]]
     read: Callable[[Sequence[Path], tuple[int, int]], list[ImagesAndLabels]]
@@ -30,8 +32,10 @@ class Layout(NamedTuple):
 
 
 class Source(NamedTuple):
-    """A data set with its numbers of training and test images. `wanted` names the files in the
-    message for a folder without them; they are searched for in `folders`."""
+    """A data set, and its numbers of training and test images.
+
+    The files are searched for in `folders`. `wanted` describes them if they are not found.
+    """
 
     title: str
     counts: tuple[int, int]

@@ -1,4 +1,4 @@
-"""The protocol of a training run: how a model is trained, solved and measured."""
+"""The protocol of a run, which says how its model is trained, solved and measured."""
 
 import dataclasses
 import hashlib

@@ -1,7 +1,7 @@
 """Records of finished runs, one line of JSON each, in any files of a folder.
 
-The files are `*.jsonl` in the folder itself or in its subfolder `lines`, where a sweep writes one
-file a run.
+The files are `*.jsonl` in the folder itself or in its subfolder `lines`, into which a sweep writes
+one file for each run.
 """
 
 import functools
@@ -55,7 +55,7 @@ def _shared_fields() -> tuple[str, ...]:
 
 
 class RunRecord(msgspec.Struct, frozen=True, dict=True, kw_only=True):
-    """A finished run: its model and protocol, and a number for each epoch and metric.
+    """The model and the protocol of a finished run, with a number for each epoch and metric.
 
     `validation_accuracy`, `nfe`, `fine_accuracy` and `solver_error` are None if they were not
     measured. A number of a series that was not finite is NaN.

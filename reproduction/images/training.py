@@ -46,7 +46,7 @@ MODEL_FILE = "model.safetensors"
 
 
 class Batches(NamedTuple):
-    """Images and labels on the device, in batches. `weights` are 0 where the last is filled up."""
+    """Images and labels on the device, in batches. Images that fill up the last have weight 0."""
 
     images: UInt8[Array, "..."]
     labels: Int32[Array, "..."]

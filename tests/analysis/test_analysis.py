@@ -266,7 +266,7 @@ def test_critical_of_a_planar_map(x64):
 
 
 def test_critical_that_is_not_there(x64):
-    with pytest.raises(ValueError, match=r"period 2 with the multiplier 1 from 1.5 on and came to"):
+    with pytest.raises(ValueError, match=r"period 2 with the multiplier 1 from 1.5 on and found"):
         critical(Population, 1.5, period=2, multiplier=1)
 
 
@@ -549,7 +549,7 @@ def test_strokes_cover_a_region():
         (lambda: henon().orbit(jnp.ones(3)), r"a state of shape \[3\]; expected .* \[\]"),
         (lambda: periodic_orbits(henon(), 0), "period=0; expected 1 for fixed points"),
         (lambda: critical(Population, 2.0, period=0), "critical got period=0; expected 1"),
-        (lambda: lyapunov(henon(), iterates=0), "iterates=0 and skip=1000; expected at least 1"),
+        (lambda: lyapunov(henon(), iterates=0), "iterates=0 and skip=1000; expected whole numbers"),
         (
             lambda: periodic_orbits(henon(), starts=jnp.ones((2, 3))),
             r"starts of shape \(2, 3\); expected one row for each start, of 2 numbers",

@@ -69,7 +69,7 @@ AROUND = {
     **{f"model/{name}": content for name, content in model().items()},
     **{f"torn/{name}": content for name, content in model().items()},
     "torn/model.safetensors": b"not safetensors",
-    "deep/model.json": "[" * 100_000,
+    "deep/model.json": '{"format":1,"arguments":' + "[" * 100_000,
     "deep/model.safetensors": b"",
 }
 
@@ -104,8 +104,8 @@ LINES = {
     "fit x.csv other/x.csv": (2, ["Two tables are called x"]),
     "analyse absent": (2, ["No equation and no folder 'absent'"]),
     "analyse torn": (2, ["The model in torn is damaged"]),
-    "analyse deep": (2, ["The model in deep is damaged", "nested too deeply"]),
-    "analyse model": (2, ["model: The equation looks back at nothing"]),
+    "analyse deep": (2, ["The model in deep is damaged"]),
+    "analyse model": (2, ["model: The equation has no delays"]),
     "analyse population --param a 1 2 --values 1000000": (2, ["--values 1000000", "states"]),
     "analyse population --skip 1000000000000": (
         2,

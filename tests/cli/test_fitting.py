@@ -23,7 +23,7 @@ from lagrax._cli.fit_model import Fit, describe_table, fit_equation, later_times
 from lagrax._cli.fit_options import FitOptions
 from lagrax._cli.fit_report import render_fit
 from lagrax._cli.fit_scores import Score
-from lagrax._cli.fit_terms import Term, choose_all_symbols, warn_of_weak_terms
+from lagrax._cli.fit_terms import Term, choose_all_symbols, list_terms, warn_of_weak_terms
 from lagrax._cli.table import read_table
 from lagrax._cli.units import Duration
 from lagrax._solve.delays import Hold, Lag, Learn, holds
@@ -218,7 +218,7 @@ def test_dates_inputs_and_several_columns(lagrax_command, tmp_path):
     assert header == ["day", "x_mean", "x_low", "x_high", "y_mean", "y_low", "y_high"]
     after = [(dates[-1] + datetime.timedelta(days=i)).isoformat() for i in (1, 2, 3)]
     assert [row[0] for row in rows] == after
-    assert "stay at their last value" in (tmp_path / "fit-days/report.html").read_text()
+    assert "Inputs: push" in (tmp_path / "fit-days/report.html").read_text()
     assert (tmp_path / "fit-days/figures/training.png").exists()
 
 
@@ -366,10 +366,24 @@ def test_equations_have_short_symbols(states, inputs, symbols, legend):
 def test_weak_terms_are_named(answer):
     terms = [Term("x", "x", 2.6, 0.01), Term("x", "x y", -0.1, 0.08), Term("y", "1", 0.2, np.nan)]
     assert warn_of_weak_terms([terms[0], terms[2]]) is None
-    assert "-0.1 x y in x′ (± 0.08)" in warn_of_weak_terms(terms)
+    assert "−0.1 x y in x′ (± 0.08)" in warn_of_weak_terms(terms)
     assert [term["text"] for term in answer.summary["terms"]] == ["x", "x x(⌊t⌋)"]
     # The series has no noise, so the models of the ensemble agree.
     assert not any(term["weak"] for term in answer.summary["terms"])
+
+
+def test_terms_that_noise_calls_for_are_weak():
+    ts = np.arange(0, 20, 0.25)
+    states = np.exp(-ts / 8) * np.stack([np.cos(ts), -np.sin(ts)])
+    ys = states.T + 0.15 * np.random.default_rng(1).standard_normal((len(ts), 2))
+    model = lagrax.Identifier([], "library", degree=3, ensemble=5).fit(ts, ys)
+    terms = list_terms(model, choose_all_symbols(["x", "y"], []))
+    weak = {(term.state, term.text): term.is_weak for term in terms}
+    spurious = {key for key in weak if key not in {("x", "x"), ("x", "y"), ("y", "x"), ("y", "y")}}
+    assert spurious
+    assert all(weak[key] for key in spurious)
+    assert not weak["x", "y"]
+    assert not weak["y", "x"]
 
 
 def test_names_are_escaped(answer):

@@ -5,6 +5,7 @@ import struct
 import tarfile
 
 import numpy as np
+import pytest
 import scipy.io
 
 from reproduction import data
@@ -120,3 +121,14 @@ class Evil:
 
     def __reduce__(self):
         return self.call
+
+
+def complaint(*arguments, **options):
+    """The message of the error that `data.load` raises, which is one sentence."""
+    with pytest.raises(data.DataError) as caught:
+        data.load(*arguments, **options)
+    message = str(caught.value)
+    assert message.endswith(".")
+    assert ". " not in message
+    assert "\n" not in message
+    return message

@@ -156,6 +156,7 @@ def test_a_name_can_be_imported(name):
 
 COMMAND = r"lagrax|python -m reproduction"
 CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINE = re.compile(rf"\$ ({COMMAND}) (.+)")
 APPS = {"lagrax": lagrax_app, "python -m reproduction": reproduction_app}
 QUICK = ("simulate", "info")
@@ -169,10 +170,21 @@ def site(load_script):
 
 
 def console_lines() -> list[tuple[str, list[str]]]:
-    """Returns the command lines of all pages, each as a program and its arguments."""
+    """Returns the command lines of the API pages, each as a program and its arguments."""
     lines = [line for p in PAGES.values() for b in CONSOLE.findall(p) for line in b.splitlines()]
     found = [LINE.fullmatch(line) for line in lines]
     assert all(found), lines
+    return [(match[1], shlex.split(match[2])) for match in found if match]
+
+
+def lines_of_all_pages() -> list[tuple[str, list[str]]]:
+    """Returns the command lines in the blocks of all pages, without the remarks behind them."""
+    root = FOLDER.parents[1]
+    pages = [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
+    blocks = [block for p in pages for block in BLOCK.findall(p.read_text(encoding="utf-8"))]
+    lines = [line for kind, b in blocks if kind in ("", "console") for line in b.splitlines()]
+    lines = [re.split(r"  +|  #", line)[0] for line in lines]
+    found = [re.fullmatch(rf"(?:\$ )?({COMMAND}) (.+)", line) for line in lines]
     return [(match[1], shlex.split(match[2])) for match in found if match]
 
 
@@ -192,7 +204,11 @@ def test_help_replaces_its_marker(site):
 
 
 def test_examples_have_options_that_exist(site):
-    for program, arguments in console_lines():
+    lines = lines_of_all_pages()
+    assert len(lines) > len(console_lines())
+    for program, arguments in lines:
+        if not arguments[0].isalpha():  # such as --version
+            continue
         depth = 2 if arguments[0] == "simulate" else 1
         command = " ".join([program, *arguments[:depth]])
         assert site.context_of(command, arguments[depth:]).params

@@ -96,11 +96,12 @@ def test_scattered_seeds_leave_a_claim_undecided():
 def test_failed_seeds_are_counted():
     assert count_failures(np.array([1.0, 9.0, 11.0, np.nan])) == 2
     losses = losses_with(0.05)
-    assert claims_of(losses, "clipped")[-1].holds
+    # Five seeds without a failure do not show that fewer than 1 in 40 fails.
+    claim = claims_of(losses, "clipped")[-1]
+    assert (claim.value, claim.verdict) == (0, "undecided")
     losses["clipped", 3.2, "NDDE"] = [1.0, 1.0, 1.0, 1.0, 11.0]
     claim = claims_of(losses, "clipped")[-1]
-    assert claim.verdict == "does not hold"
-    assert claim.value == 20
+    assert (claim.value, claim.verdict) == (20, "does not hold")
     assert "NDDE at a = 3.2, 1 of 5" in claim.claim
 
 
@@ -117,18 +118,6 @@ def test_the_sentence_says_what_the_numbers_bear_out(npcdde, words):
     sentence = summarise(SETTINGS, trainings_with(losses))
     assert sentence.startswith("After 3,000 iterations at a = 2, the NPCDDE")
     assert words in sentence
-
-
-def test_the_long_run_at_a_3_2_is_a_cycle_of_36(x64):
-    x = 0.5
-    for _ in range(200_000):
-        x *= np.exp(3.2 * (1 - x))
-    orbit = [x]
-    for _ in range(36):
-        orbit.append(orbit[-1] * np.exp(3.2 * (1 - orbit[-1])))
-    assert orbit[36] == pytest.approx(orbit[0], rel=1e-9)
-    assert min(abs(y - orbit[0]) for y in orbit[1:36]) > 1e-4
-    assert "cycle of 36" in population.LONG_RUN
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,22 @@ def test_a_blow_up_does_not_ask_for_more_steps_first(x64):
     assert message.index("without bound") < message.index("raise `max_steps`")
 
 
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        ("max_steps_reached", "raise `max_steps`"),
+        ("dt_min_reached", "lower `dtmin`"),
+        ("nonlinear_max_steps_reached", "`root_finder` more iterations"),
+        ("nonlinear_divergence", "another `root_finder`"),
+        ("step_underflow", "loosen the tolerances"),
+    ],
+)
+def test_a_failed_step_may_be_a_blow_up_before_it_needs_a_remedy(code, remedy):
+    message = lagrax.RESULTS[getattr(lagrax.RESULTS, code)]
+    assert "`sol.failed_at` says when" in message
+    assert message.index("infinite") < message.index(remedy)
+
+
 def test_an_interval_with_a_lag_may_take_four_times_its_share_of_steps():
 
     def field(t, y, args, *, history):
@@ -195,14 +211,14 @@ def test_a_failure_is_not_hidden_by_a_time_outside():
 
 
 def test_too_few_intervals_from_between_two_instants():
-    def found(tau, intervals):
+    def solve_in_intervals(tau, intervals):
         sol = solve(t0=0.5, t1=2.5, delays=[Hold(tau)], intervals=intervals, throw=False)
         return sol.result, sol.ys
 
-    few, ys = jax.jit(lambda tau: found(tau, 2))(1.0)
+    few, ys = jax.jit(lambda tau: solve_in_intervals(tau, 2))(1.0)
     assert few == lagrax.RESULTS.intervals_too_few
     assert np.isnan(ys).all()
-    assert jax.jit(lambda tau: found(tau, 3)[0])(1.0) == lagrax.RESULTS.successful
+    assert jax.jit(lambda tau: solve_in_intervals(tau, 3)[0])(1.0) == lagrax.RESULTS.successful
 
 
 def test_a_traced_end_before_the_start():
@@ -315,12 +331,12 @@ def test_a_failure_in_a_batch_leaves_the_others_alone(gradient):
     for i in (0, 2):
         np.testing.assert_allclose(slopes[i], alone(y0s[i]), rtol=1e-4)
 
-    def masked(p):
+    def masked_loss(p):
         losses, good = jax.vmap(one, (None, 0))(p, y0s)
         return jnp.sum(jnp.where(good, losses, 0))
 
     # A loss that leaves the failure out has the gradient of the others.
-    np.testing.assert_allclose(jax.jit(jax.grad(masked))(p), slopes[0] + slopes[2], rtol=1e-5)
+    np.testing.assert_allclose(jax.jit(jax.grad(masked_loss))(p), slopes[0] + slopes[2], rtol=1e-5)
 
 
 @pytest.mark.parametrize("options", [{}, {"max_steps": 3}, {"steps": 20}])

@@ -611,7 +611,7 @@ def test_implicit_solver_gradients(x64):
         np.testing.assert_allclose(jax.grad(loss)(3.0, gradient), measured, rtol=1e-4)
 
 
-class Learned(eqx.Module):
+class FieldWithHold(eqx.Module):
     first: eqx.nn.Linear
     second: eqx.nn.Linear
 
@@ -625,7 +625,7 @@ class Learned(eqx.Module):
 @pytest.mark.parametrize("path", MOSTLY_FIXED)
 def test_a_module_with_hold_is_differentiated_with_respect_to_its_leaves(path, x64):
     keys = jax.random.split(jax.random.key(0), 2)
-    model = Learned(eqx.nn.Linear(3, 5, key=keys[0]), eqx.nn.Linear(5, 1, key=keys[1]))
+    model = FieldWithHold(eqx.nn.Linear(3, 5, key=keys[0]), eqx.nn.Linear(5, 1, key=keys[1]))
     model = jax.tree.map(lambda x: x.astype(float) if eqx.is_inexact_array(x) else x, model)
 
     def loss(model, gradient):

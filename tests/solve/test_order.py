@@ -52,7 +52,7 @@ def shaken(t, z, history, xp):
     return 5.0 * xp.stack([xp.cos(10.0 * t), xp.sin(10.0 * t)]) - z + drive(history)
 
 
-def turned(delays, points):
+def solve_turning(delays, points):
     """`turning` by its closed form, from breakpoint to breakpoint."""
     states = {0.0: past(0.0, np)}
 
@@ -89,7 +89,9 @@ def test_the_order_is_kept(case, x64):
     delays, measured = CASES[case], {}
     points = breakpoints(delays, 0.0, SPAN)
     answers = {
-        turning: by_scipy(turning, delays, points) if case == "lag" else turned(delays, points),
+        turning: by_scipy(turning, delays, points)
+        if case == "lag"
+        else solve_turning(delays, points),
         shaken: by_scipy(shaken, delays, points),
     }
     for solver, counts in STEPS.items():
@@ -128,16 +130,16 @@ def test_several_lags_keep_the_order(solver, counts, traced, x64):
     start = lambda t: past(t, np)
     expected = reference(f, 0.0, t1, start, [Lag(tau) for tau in taus], [t1], 1e-13, 1e-14)[0]
 
-    def solved(taus, steps):
+    def solve_with_lags(taus, steps):
         delays = [Lag(tau) for tau in taus]
         options = {"delays": delays, "solver": solver(), "steps": steps, "intervals": 12}
         return lagrax.solve(field, 0.0, t1, past, **options)
 
     if not traced:
         order = solver().order(None)
-        assert solved(taus, 1).stats["num_intervals"] <= t1 + math.comb(order + 3, 3)
-    by_taus = eqx.filter_jit(solved)
-    sols = [by_taus(jnp.array(taus), k) if traced else solved(taus, k) for k in counts]
+        assert solve_with_lags(taus, 1).stats["num_intervals"] <= t1 + math.comb(order + 3, 3)
+    by_taus = eqx.filter_jit(solve_with_lags)
+    sols = [by_taus(jnp.array(taus), k) if traced else solve_with_lags(taus, k) for k in counts]
     errors = [float(np.max(np.abs(np.asarray(sol.ys[-1]) - expected))) for sol in sols]
     measured = -np.polyfit(np.log(counts), np.log(errors), 1)[0]
     assert measured > solver().order(None) - 0.4, errors

@@ -139,7 +139,7 @@ def by_steps(args, y0, delays, t0, t1, ts):
 
 
 @functools.cache
-def compiled(kind, **options):
+def compile_solve(kind, **options):
     """A solve whose delays, span and save times are arguments, so that it is compiled once."""
     options = {"stepsize_controller": TIGHT, "max_steps": 1024} | options
 
@@ -175,7 +175,7 @@ def test_held_equations_have_their_exact_solution(kind, seed, span, x64):
     assume(far_from_knots(kind, span))
     entries, make = HELD[kind]
     args, y0 = equation(seed, entries)
-    sol = compiled(kind)(args, y0, *span)
+    sol = compile_solve(kind)(args, y0, *span)
     tau, other, t0, t1, ts = span
     expected = exact(args, y0, make(tau, other), t0, t1, [*ts, t1])
     close(sol.ys, expected, 1e-7)
@@ -188,7 +188,7 @@ def test_held_equations_in_float32(kind, seed, span):
     assume(far_from_knots(kind, span, 1e-4))
     entries, make = HELD[kind]
     args, y0 = equation(seed, entries, np.float32)
-    solve = compiled(kind, stepsize_controller=diffrax.PIDController(rtol=1e-5, atol=1e-6))
+    solve = compile_solve(kind, stepsize_controller=diffrax.PIDController(rtol=1e-5, atol=1e-6))
     sol = solve(args, y0, *(np.asarray(x, np.float32) for x in span))
     assert sol.ys.dtype == jnp.float32
     tau, other, t0, t1, ts = (np.asarray(x, np.float32).tolist() for x in span)
@@ -204,7 +204,7 @@ def test_lagged_equations_agree_with_scipy(kind, seed, span, x64):
     entries, make = LAGGED[kind]
     args, y0 = equation(seed, entries)
     tau, other, t0, t1, ts = span
-    sol = compiled(kind)(args, y0, *span)
+    sol = compile_solve(kind)(args, y0, *span)
     close(sol.ys, by_steps(args, y0, make(tau, other), t0, t1, [*ts, t1]), 1e-6)
 
 
@@ -247,7 +247,7 @@ def test_known_delays_are_as_traced_ones(kind, seed, span, steps, x64):
     options = {"stepsize_controller": TIGHT} if steps is None else {"steps": steps}
     saveat = diffrax.SaveAt(ts=ts, t1=True)
     sol = lagrax.solve(field, t0, t1, y0, args, delays=make(tau, other), saveat=saveat, **options)
-    close(sol.ys, compiled(kind)(args, y0, *span).ys, 1e-6)
+    close(sol.ys, compile_solve(kind)(args, y0, *span).ys, 1e-6)
 
 
 # --- what a solve must not depend on --------------------------------------------------------------
@@ -300,7 +300,7 @@ def test_shifting_time_shifts_the_solution(kind, seed, span, periods, by, x64):
     span, shifted = (tau, other, t0, t1, ts), (tau, other, t0 + shift, t1 + shift, ts + shift)
     assume(far_from_knots(kind, span) and far_from_knots(kind, shifted))
     args, y0 = equation(seed, BOTH[kind][0])
-    solve = compiled(kind)
+    solve = compile_solve(kind)
     close(solve(args, y0, *shifted).ys, solve(args, y0, *span).ys, 1e-6)
 
 
@@ -311,7 +311,7 @@ def test_save_times_do_not_change_the_solution(kind, seed, span, other_ts, x64):
     tau, other, t0, t1, ts = span
     args, y0 = equation(seed, BOTH[kind][0])
     others = np.clip(np.sort(t0 + (t1 - t0) * np.array(other_ts)), t0, t1)
-    a, b = (compiled(kind)(args, y0, tau, other, t0, t1, x) for x in (ts, others))
+    a, b = (compile_solve(kind)(args, y0, tau, other, t0, t1, x) for x in (ts, others))
     np.testing.assert_array_equal(a.ys[-1], b.ys[-1])
     np.testing.assert_array_equal(a.knots.ys, b.knots.ys)
     np.testing.assert_array_equal(a.stats["num_steps"], b.stats["num_steps"])
@@ -324,7 +324,7 @@ MEMBERS = 4
 @examples(30)
 @given(seed=seeds, members=st.lists(spans(), min_size=MEMBERS, max_size=MEMBERS))
 def test_vmap_is_a_loop(kind, seed, members, x64):
-    solve = compiled(kind)
+    solve = compile_solve(kind)
     made = [equation(seed + i, BOTH[kind][0]) for i in range(MEMBERS)]
     rows = [
         (args, y0, *map(np.asarray, span)) for (args, y0), span in zip(made, members, strict=True)
@@ -338,7 +338,7 @@ def test_vmap_is_a_loop(kind, seed, members, x64):
 
 @functools.cache
 def over_members(kind):
-    return jax.jit(jax.vmap(compiled(kind)))
+    return jax.jit(jax.vmap(compile_solve(kind)))
 
 
 # --- gradients ------------------------------------------------------------------------------------
@@ -362,14 +362,15 @@ def test_the_three_gradients_agree(kind, seed, span, weights, x64):
     direction = np.random.default_rng(weights + 1).normal(size=flat.size)
     direction /= np.linalg.norm(direction)
     up, down = (
-        np.sum(cost * compiled(kind)(*back(flat + h * direction), *span).ys) for h in (1e-4, -1e-4)
+        np.sum(cost * compile_solve(kind)(*back(flat + h * direction), *span).ys)
+        for h in (1e-4, -1e-4)
     )
     close(direction @ found[0], (up - down) / 2e-4, 1e-5)
 
 
 @functools.cache
 def slopes(kind, way):
-    solve = compiled(kind, gradient=way)
+    solve = compile_solve(kind, gradient=way)
 
     @jax.jit
     def slope(made, cost, *span):

@@ -210,7 +210,7 @@ SPANS = [
 @pytest.mark.parametrize("delay", [Hold, Lag])
 @pytest.mark.parametrize(("t0", "t1", "tau"), SPANS)
 def test_the_end_of_a_rounded_span_can_be_saved(t0, t1, tau, delay):
-    def found(t0, t1, ts, **options):
+    def save_at(t0, t1, ts, **options):
         sol = lagrax.solve(
             lambda t, x, a, *, history: -x * history[0],
             t0, t1, 1.0, delays=[delay(tau)], steps=2, saveat=SaveAt(ts=ts, t1=True, dense=True),
@@ -221,8 +221,8 @@ def test_the_end_of_a_rounded_span_can_be_saved(t0, t1, tau, delay):
     # Rounding may take the last of a row of times past the end.
     for ts in (np.array([t0, t1]), np.array([t0, np.nextafter(np.float32(t1), np.float32(99))])):
         for end, ys, dense in (
-            found(t0, t1, ts),
-            jax.jit(lambda *span: found(*span, intervals=12))(*map(np.float32, (t0, t1)), ts),
+            save_at(t0, t1, ts),
+            jax.jit(lambda *span: save_at(*span, intervals=12))(*map(np.float32, (t0, t1)), ts),
         ):
             assert end == np.float32(t1)
             assert np.isfinite(ys).all()

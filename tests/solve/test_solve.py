@@ -469,13 +469,6 @@ def test_one_field_for_each_interval_with_a_lag(x64):
     np.testing.assert_allclose(sol.ys, shared, rtol=1e-8)
 
 
-class Learned(eqx.Module):
-    weight: jax.Array
-
-    def __call__(self, t, y, args, *, history):
-        return jnp.tanh(self.weight @ jnp.concatenate([y, *history]))
-
-
 def test_no_delays_is_diffrax(x64):
     field = lambda t, y, args: jnp.sin(t) - args * y
     ts = jnp.linspace(0, 5, 11)
@@ -619,7 +612,7 @@ def test_adaptive_steps_of_unshared_fields_with_a_lag(x64):
     np.testing.assert_allclose(run(dt0=1.0, stepsize_controller=control), run(steps=64), rtol=1e-6)
 
 
-class Split(eqx.Module):
+class FieldOfAllHolds(eqx.Module):
     """A field whose `hold` computes with all held states at once."""
 
     weight: jax.Array
@@ -632,7 +625,7 @@ class Split(eqx.Module):
 
 
 def test_a_given_past_is_not_merged_with_the_start(x64):
-    field = Split(jnp.array([[1.0, 0.3, -0.5, 0.2], [0.1, 0.8, 0.4, -0.6]]))
+    field = FieldOfAllHolds(jnp.array([[1.0, 0.3, -0.5, 0.2], [0.1, 0.8, 0.4, -0.6]]))
     past = lambda t: jnp.array([1.0 + t, jnp.cos(t)])
     run = lambda steps: lagrax.solve(field, 0.0, 1.0, past, delays=holds(0.5, 2), steps=steps).ys
     np.testing.assert_allclose(run(2), run(64), atol=1e-4)

@@ -60,7 +60,7 @@ def test_evaluations_are_counted_as_made(solver, path):
     """The reference is a field that counts its own calls on the host."""
     calls = []
 
-    def counted(t, y, args, *, history):
+    def counting_field(t, y, args, *, history):
         jax.debug.callback(lambda: calls.append(1))
         return -y * history[0]
 
@@ -68,7 +68,7 @@ def test_evaluations_are_counted_as_made(solver, path):
     saveat = diffrax.SaveAt(ts=np.array([0.3, 1.7])) if "saves" in path else diffrax.SaveAt(t1=True)
     delays = [Lag(1.0)] if path == "lag" else [Hold(1.0)]
     sol = lagrax.solve(
-        counted,
+        counting_field,
         0.0,
         2.0,
         0.5,
@@ -215,11 +215,11 @@ def test_rounding_does_not_decide_how_many_steps_share_an_interval(dtype, x64):
 def test_evaluations_with_a_first_step(delay):
     calls = []
 
-    def counted(t, y, args, *, history):
+    def counting_field(t, y, args, *, history):
         jax.debug.callback(lambda: calls.append(1))
         return -y * history[0]
 
-    sol = lagrax.solve(counted, 0.0, 2.0, 0.5, delays=[delay], dt0=0.1, max_steps=200)
+    sol = lagrax.solve(counting_field, 0.0, 2.0, 0.5, delays=[delay], dt0=0.1, max_steps=200)
     jax.block_until_ready(sol.ys)
     jax.effects_barrier()
     assert len(calls) == sol.stats["num_evaluations"]

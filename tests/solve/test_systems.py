@@ -130,7 +130,7 @@ def lagged_reference(case, ts):
     return pieces_at(pieces[1:], case.tau, ts, case.y0)
 
 
-def solved(system, y0, ts):
+def solve_system(system, y0, ts):
     return lagrax.solve(
         system,
         0.0,
@@ -154,7 +154,7 @@ def test_exact_solution_is_that_of_scipy(x64, case):
 @pytest.mark.parametrize("case", HELD.values(), ids=HELD)
 def test_solve_gives_the_exact_solution(x64, case):
     system, ts = case.make(), case.tau * TIMES
-    sol = solved(system, case.y0, ts)
+    sol = solve_system(system, case.y0, ts)
     np.testing.assert_allclose(sol.ys, system.solution(ts, case.y0), rtol=1e-9, atol=1e-10)
     knots = [jnp.asarray(case.y0)] * case.lags
     for k in range(1, 5):
@@ -166,7 +166,7 @@ def test_solve_gives_the_exact_solution(x64, case):
 @pytest.mark.parametrize("case", LAGGED.values(), ids=LAGGED)
 def test_lagged_systems_are_those_of_scipy(x64, case):
     ts = case.tau * TIMES
-    sol = solved(case.make(), case.y0, ts)
+    sol = solve_system(case.make(), case.y0, ts)
     np.testing.assert_allclose(sol.ys, lagged_reference(case, ts), rtol=1e-9, atol=1e-10)
 
 
@@ -216,7 +216,7 @@ def test_population_has_period_three(x64):
     np.testing.assert_allclose(ys[12:], ys[:-12], rtol=1e-10)
     for shorter in (4, 8):
         assert np.abs(ys[shorter:] - ys[:-shorter]).max() > 1
-    np.testing.assert_allclose(solved(system, 1 / a, ts).ys, ys, rtol=1e-9)
+    np.testing.assert_allclose(solve_system(system, 1 / a, ts).ys, ys, rtol=1e-9)
 
     knot = system.knot_map
     multiplier = jax.grad(lambda x: knot(knot(knot(x))))(jnp.asarray(1 / a))

@@ -263,15 +263,17 @@ def test_a_population_that_falls_far(x64):
     due = lambda states: np.flatnonzero(np.asarray(states)[2:] > 1)[0] + 2
     assert due(exact) == 11
 
-    def solved(field, start, **options):
+    def solve_at_knots(field, start, **options):
         options |= {"delays": system.delays, "saveat": diffrax.SaveAt(ts=knots)}
         return lagrax.solve(field, 0.0, 12.0, start, **options).ys
 
     growth = lambda t, u, args, *, history: 6.0 * (1 - jnp.exp(history[0]))
     tight = diffrax.PIDController(rtol=1e-8, atol=1e-40)
-    assert due(solved(system, 0.5)) < 11
-    np.testing.assert_allclose(solved(system, 0.5, stepsize_controller=tight), exact, rtol=1e-5)
-    np.testing.assert_allclose(jnp.exp(solved(growth, np.log(0.5))), exact, rtol=1e-5)
+    assert due(solve_at_knots(system, 0.5)) < 11
+    np.testing.assert_allclose(
+        solve_at_knots(system, 0.5, stepsize_controller=tight), exact, rtol=1e-5
+    )
+    np.testing.assert_allclose(jnp.exp(solve_at_knots(growth, np.log(0.5))), exact, rtol=1e-5)
 
 
 def test_a_lag_far_from_zero_in_float32():

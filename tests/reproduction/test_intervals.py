@@ -1,10 +1,15 @@
-"""Bootstrap intervals of medians."""
+"""Intervals of medians, ratios and shares over seeds, against SciPy."""
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from reproduction.bootstrap import lead_interval, median_interval, ratio_interval
+from reproduction.intervals import (
+    lead_interval,
+    median_interval,
+    ratio_interval,
+    share_interval,
+)
 
 
 @pytest.fixture
@@ -41,3 +46,9 @@ def test_equal_seeds_leave_no_doubt():
 def test_a_lost_seed_counts_as_the_worst():
     losses = np.array([1.0, 2.0, np.nan])
     assert median_interval(losses) == (1, np.inf)
+
+
+@pytest.mark.parametrize(("count", "total"), [(0, 10), (1, 40), (20, 40), (40, 40)])
+def test_intervals_of_shares_agree_with_scipy(count, total):
+    expected = stats.binomtest(count, total).proportion_ci(method="wilson")
+    np.testing.assert_allclose(share_interval(count, total), expected, atol=1e-4)

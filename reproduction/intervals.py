@@ -1,7 +1,8 @@
-"""Bootstrap intervals of medians over seeds (B. Efron, Annals of Statistics 7, 1979).
+"""Intervals of 95 % for medians, ratios and shares over seeds.
 
-Seeds are drawn anew with replacement, 2,000 times, with a fixed random seed. An
-interval holds the middle 95 % of the resulting medians.
+Those of medians are bootstrap intervals (B. Efron, Annals of Statistics 7, 1979). Seeds are drawn
+anew with replacement, 2,000 times, with a fixed random seed. An interval holds the middle 95 % of
+the resulting medians.
 """
 
 from collections.abc import Sequence
@@ -48,3 +49,12 @@ def _medians(rng: np.random.Generator, values: np.ndarray) -> np.ndarray:
 def _interval(values: np.ndarray) -> Interval:
     low, high = np.quantile(values, _MIDDLE, method="nearest")
     return float(low), float(high)
+
+
+def share_interval(count: int, total: int) -> Interval:
+    """Of the share of which `count` of `total` is a sample (E. B. Wilson, Journal of the American
+    Statistical Association 22, 1927)."""
+    z, share = 1.96, count / total
+    middle = (share + z**2 / (2 * total)) / (1 + z**2 / total)
+    half = z * np.sqrt(share * (1 - share) / total + z**2 / (4 * total**2)) / (1 + z**2 / total)
+    return max(float(middle - half), 0.0), min(float(middle + half), 1.0)

@@ -73,8 +73,8 @@ def explain_forward_mode() -> Iterator[None]:
         if "custom_vjp" not in str(error):
             raise
         raise TypeError(
-            "Checkpointed() and Adjoint() have no forward mode (jax.jvp, jax.jacfwd) with adaptive "
-            "steps. Use gradient=lagrax.Direct()."
+            "Adjoint() has no forward mode (jax.jvp, jax.jacfwd), and Checkpointed() has none with "
+            "adaptive steps. Use gradient=lagrax.Direct()."
         ) from error
 
 

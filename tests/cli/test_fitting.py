@@ -218,7 +218,7 @@ def test_dates_inputs_and_several_columns(lagrax_command, tmp_path):
     assert header == ["day", "x_mean", "x_low", "x_high", "y_mean", "y_low", "y_high"]
     after = [(dates[-1] + datetime.timedelta(days=i)).isoformat() for i in (1, 2, 3)]
     assert [row[0] for row in rows] == after
-    assert "stay at their last value" in (tmp_path / "fit-days/report.html").read_text()
+    assert "Inputs: push" in (tmp_path / "fit-days/report.html").read_text()
     assert (tmp_path / "fit-days/figures/training.png").exists()
 
 

@@ -343,6 +343,12 @@ def test_dates_in_parquet(tmp_path, zone):
     assert read_table(tmp_path / "data.parquet").time_label == "days since 2025-03-03"
 
 
+def test_control_characters_in_names_of_parquet(tmp_path):
+    polars.DataFrame({"t": TS, "x\x1b[31m": TS}).write_parquet(tmp_path / "data.parquet")
+    with pytest.raises(TableError, match=r"the column 'x\\x1b\[31m' in its header.*rename it"):
+        read_table(tmp_path / "data.parquet")
+
+
 @pytest.mark.parametrize("name", ["data.xlsx", "data.xls", "data.parquet"])
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"PAR1" * 9, b"t,x\n0,1\n"])
 def test_damaged_binary_tables(tmp_path, name, content):

@@ -65,6 +65,7 @@ def test_the_version_is_the_newest_in_the_changelog():
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert f"\nversion: {version}\n" in citation
     assert f"\ndate-released: {date}\n" in citation
+    assert f"  version = {{{version}}}," in README
 
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -36,11 +36,11 @@ class MetricsFile:
 
     def __init__(self, path: Path, step: int, content: bytes):
         self._path = path
+        self._ends = (_End(step, len(content), hashlib.sha256(content)),)
         # Unbuffered, since content that a full disk has refused must not be written on closing.
         self._file = path.open("ab", buffering=0)
         # Lines after the checkpoint are written again, by the same steps.
         self._file.truncate(len(content))
-        self._ends = (_End(step, len(content), hashlib.sha256(content)),)
 
     def append(self, records: Sequence[Record]) -> None:
         content = "".join(json.dumps(record) + "\n" for record in records).encode()

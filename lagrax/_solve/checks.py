@@ -290,7 +290,11 @@ def _check_number_of_fields(fields: list, num: int, delays: Sequence[Delay], t0,
 def _check_state(y0: Any, t0: RealScalar) -> tuple[PyTree, Callable | None, Any]:
     """Returns the state at t0, the past or None if it is constant, and the dtype of time."""
     past = y0 if callable(y0) else None
-    y = y0(t0) if callable(y0) else y0
+    try:
+        y = y0(t0) if callable(y0) else y0
+    except TypeError as error:
+        error.add_note("lagrax called y0 as a function of time, y0(t0), which gives the past.")
+        raise
     if not jax.tree.leaves(y):
         raise ValueError(f"y0={y!r} holds no numbers; expected an array or a pytree of arrays.")
     if not all(

@@ -118,6 +118,11 @@ CALLS = {
         TypeError,
         ["missing y0.", "field, t0, t1, y0, args in this order"],
     ),
+    "a field as state": (
+        lambda: solve(y0=lambda t, y, args: -y),
+        TypeError,
+        ["missing 2 required", "y0 as a function of time, y0(t0)"],
+    ),
     "no times": (lambda: lagrax.solve(field, y0=1.0), TypeError, ["missing t0 and t1."]),
     "terms of diffrax": (
         lambda: solve(diffrax.MultiTerm(diffrax.ODETerm(field)), delays=()),

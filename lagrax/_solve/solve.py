@@ -93,7 +93,7 @@ def solve(
         max_steps=max_steps,
         progress_meter=progress_meter,
     )
-    with explain_forward_mode():
+    with explain_forward_mode(gradient, steps is None):
         solution = _solve(problem)
     return raise_if_failed(solution) if throw else solution
 

@@ -76,8 +76,8 @@ def make_grid(
         intervals = _enough_intervals(delays, t0, t1)
     slack = 8 * float(jnp.finfo(dtype).eps)
     lags = any(isinstance(d, Lag) for d in delays)
-    inner, clocks = _candidates(delays, jump_ts, t0, t1, intervals, levels, slack, xp)
-    points = xp.concatenate([xp.atleast_1d(c) for c in [*inner, t1]])
+    candidates, sources = _candidates(delays, jump_ts, t0, t1, intervals, levels, slack, xp)
+    points = xp.concatenate([xp.atleast_1d(c) for c in [*candidates, t1]])
     points, order = clip(points, t0, t1, xp), None
     if traced:
         points, order = _sort_traced(points, t0 if lags else 0.0, slack)
@@ -87,7 +87,7 @@ def make_grid(
     num = points.shape[0]
     lag_taus = [d.tau for d in delays if isinstance(d, Lag)]
     if traced:
-        held = _samples_in_order(delays, clocks, inner, order, t0, slack, jump_ts)
+        held = _samples_in_order(delays, sources, candidates, order, t0, slack, jump_ts)
     else:
         held = _samples_by_time(delays, starts, t0, slack, jump_ts)
     ages, past_times, from_past = held
@@ -138,11 +138,11 @@ def _candidates(
     """
     found: list[Any] = []
     seen: list[Any] = []
-    clocks: list[int] = []
+    sources: list[int] = []
     lags = [d.tau for d in delays if isinstance(d, Lag)]
     for hold in (d for d in delays if isinstance(d, Hold)):
         same = [hold.times is None and _same(hold.tau, tau) for tau in seen]
-        clocks.append(same.index(True) if any(same) else len(found))
+        sources.append(same.index(True) if any(same) else len(found))
         if any(same):
             continue
         seen.append(hold.tau)
@@ -154,7 +154,7 @@ def _candidates(
     if jump_ts is not None:
         found.append(xp.asarray(jump_ts))
     if not lags:
-        return found, clocks
+        return found, sources
     # No interval may be longer than the shortest lag, so that lags only read known states.
     shortest = lags[0] if len(lags) == 1 else xp.min(xp.stack([xp.asarray(x) for x in lags]))
     only_lag = _is_single_lag(delays, jump_ts)
@@ -162,12 +162,12 @@ def _candidates(
         kinks = np.concatenate([[t0], *found])
         kinks = _kinks_of_lags(kinks[kinks < t1], lags, t1, levels)
         kinks = np.append(t0, _merge_close(np.sort(kinks), t0, t1, slack, True))
-        return [_subdivide(kinks, shortest, _rounding(kinks[1:], t0, slack, np))], clocks
+        return [_subdivide(kinks, shortest, _rounding(kinks[1:], t0, slack, np))], sources
     multiples = t0 + xp.arange(1, _count(shortest, t0, t1, intervals, xp) + 1) * shortest
     if only_lag:
-        return [multiples], clocks
+        return [multiples], sources
     levels = min(levels, intervals)
-    return [*found, *_kinks_of_traced_lags(found, lags, t0, levels), multiples[levels:]], clocks
+    return [*found, *_kinks_of_traced_lags(found, lags, t0, levels), multiples[levels:]], sources
 
 
 def _kinks_of_traced_lags(instants: list[Any], lags: list[Any], t0, levels: int) -> list[Any]:
@@ -280,7 +280,7 @@ def _floor(quotient, slack, xp):
     return xp.floor(quotient + slack * xp.maximum(1.0, xp.abs(quotient)))
 
 
-def _share_one_clock(delays, jump_ts) -> bool:
+def _have_one_period(delays, jump_ts) -> bool:
     """Whether all delays are holds with one period, so that every breakpoint is an instant."""
     first = delays[0]
     same = (isinstance(d, Hold) and d.times is None and _same(d.tau, first.tau) for d in delays)
@@ -292,7 +292,7 @@ def _is_single_lag(delays, jump_ts) -> bool:
     return jump_ts is None and len(delays) == 1 and isinstance(delays[0], Lag)
 
 
-def _age_on_one_clock(hold, num: int):
+def _age_with_one_period(hold, num: int):
     """The age of a sample if every breakpoint is an instant.
 
     It is one number, or one for each interval if the number is large.
@@ -313,8 +313,8 @@ def _samples_by_time(delays, starts, t0, slack, jump_ts):
         from_past.append(before if before.any() else False)
         # The buffer of knots starts filled with the state at t0, so a look further back finds it.
         age = np.maximum(index - _nearest(starts, instants), 0)
-        one_clock = _share_one_clock(delays, jump_ts)
-        ages.append(_age_on_one_clock(hold, len(starts)) if one_clock else age)
+        one_period = _have_one_period(delays, jump_ts)
+        ages.append(_age_with_one_period(hold, len(starts)) if one_period else age)
     return ages, times, from_past
 
 
@@ -337,27 +337,27 @@ def _instants(hold, starts, t0, slack):
     return np.where(index >= 0, times[np.maximum(index, 0)], t0)
 
 
-def _samples_in_order(delays, clocks, inner, order, t0, slack, jump_ts):
+def _samples_in_order(delays, sources, candidates, order, t0, slack, jump_ts):
     """Finds the samples of all holds by the order of the breakpoints, if some are traced.
 
-    Times would not tell apart coinciding instants of two clocks, of which only one moves with a
+    Times would not tell apart coinciding instants of two holds, of which only one moves with a
     traced period.
     """
-    owners = [np.full(np.size(c), number) for number, c in enumerate(inner)]
-    owner = jnp.asarray(np.concatenate([*owners, [len(inner)]]))[order]
+    owners = [np.full(np.size(c), number) for number, c in enumerate(candidates)]
+    owner = jnp.asarray(np.concatenate([*owners, [len(candidates)]]))[order]
     index = jnp.arange(owner.shape[0])
     ages, times, from_past = [], [], []
-    for hold, clock in zip((d for d in delays if isinstance(d, Hold)), clocks, strict=True):
+    for hold, source in zip((d for d in delays if isinstance(d, Hold)), sources, strict=True):
         # The first interval begins at t0, every other one at the end of its predecessor.
-        own = jnp.concatenate([jnp.array([False]), owner[:-1] == clock])
+        own = jnp.concatenate([jnp.array([False]), owner[:-1] == source])
         places = jnp.sort(jnp.where(own, index, owner.shape[0]))
         sample = jnp.cumsum(own) - 1 - hold.lag  # negative at or before t0
         place = jnp.where(sample >= 0, places[jnp.maximum(sample, 0)], 0)
         instants = _instant_by_number(hold, sample, t0, slack)
         times.append(jnp.minimum(instants, t0))
         from_past.append(instants < t0 - slack * jnp.maximum(jnp.abs(t0), jnp.abs(instants)))
-        one_clock = _share_one_clock(delays, jump_ts)
-        ages.append(_age_on_one_clock(hold, len(index)) if one_clock else index - place)
+        one_period = _have_one_period(delays, jump_ts)
+        ages.append(_age_with_one_period(hold, len(index)) if one_period else index - place)
     return ages, times, from_past
 
 

@@ -1,4 +1,4 @@
-"""A population that feels its crowding once a season: x' = a x(t) (1 - x(⌊t⌋)), at a = 3.2.
+"""The growth of a population depends on its last count: x' = a x(t) (1 - x(⌊t⌋)), at a = 3.2.
 
 Between whole numbers the equation is an ordinary one, so its knots x(0), x(1), ... follow a map of
 one number, x -> x exp(a (1 - x)). At a = 3.2 it has a period three, and so orbits of every period:

@@ -211,9 +211,22 @@ def _explain_arguments(signature: inspect.Signature, args: tuple, options: dict)
             "Instead of diffrax.diffeqsolve(term, solver, t0, t1, dt0, y0, args) write "
             "solve(term.vector_field, t0, t1, y0, args, solver=solver, dt0=dt0)."
         )
+    positional = [p for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    if len(args) > len(positional):
+        return (
+            f"solve() takes field, t0, t1, y0, args in this order, and got {len(args)} arguments "
+            "without a name. Give all other options by name, such as dt0=0.1."
+        )
     unknown = [name for name in options if name not in signature.parameters]
     if not unknown:
-        return None
+        required = [p.name for p in positional[len(args) :] if p.default is p.empty]
+        missing = [name for name in required if name not in options]
+        if not missing:
+            return None
+        return (
+            f"solve() is missing {' and '.join(missing)}. It takes field, t0, t1, y0, args in this "
+            "order."
+        )
     close = difflib.get_close_matches(unknown[0], signature.parameters, n=1)
     hint = ALTERNATIVES.get(unknown[0], f"Did you mean {close[0]}=?" if close else "")
     return (
@@ -252,7 +265,7 @@ def _check_fields(field: Any, delays: Sequence[Delay]) -> list[Callable]:
     fields = list(field) if isinstance(field, (list, tuple)) else [field]
     for f in fields:
         if not callable(f):
-            hint = " Pass term.vector_field." if isinstance(f, diffrax.AbstractTerm) else ""
+            hint = " Pass term.vector_field." if isinstance(f, diffrax.ODETerm) else ""
             raise TypeError(
                 f"field={f!r} cannot be called; expected f(t, y, args, *, history).{hint}"
             )
@@ -277,7 +290,11 @@ def _check_number_of_fields(fields: list, num: int, delays: Sequence[Delay], t0,
 def _check_state(y0: Any, t0: RealScalar) -> tuple[PyTree, Callable | None, Any]:
     """Returns the state at t0, the past or None if it is constant, and the dtype of time."""
     past = y0 if callable(y0) else None
-    y = y0(t0) if callable(y0) else y0
+    try:
+        y = y0(t0) if callable(y0) else y0
+    except TypeError as error:
+        error.add_note("lagrax called y0 as a function of time, y0(t0), which gives the past.")
+        raise
     if not jax.tree.leaves(y):
         raise ValueError(f"y0={y!r} holds no numbers; expected an array or a pytree of arrays.")
     if not all(
@@ -305,7 +322,9 @@ def _check_state(y0: Any, t0: RealScalar) -> tuple[PyTree, Callable | None, Any]
 def _check_span(t0: Any, t1: Any) -> None:
     for name, t in (("t0", t0), ("t1", t1)):
         if not is_traced(t) and not is_number(t):
-            raise ValueError(f"{name}={t!r}; expected one finite time.")
+            raise ValueError(
+                f"{name}={t!r}; expected one finite time. The order is field, t0, t1, y0, args."
+            )
     # Compared by NumPy, since within `jit` JAX would trace even known numbers.
     if not is_traced(t0, t1) and not np.asarray(t1) >= np.asarray(t0):
         raise ValueError(
@@ -371,8 +390,9 @@ def _check_intervals(intervals: Any, delays: Sequence[Delay], t0: Any, t1: Any) 
         cause = "A delay" if is_traced(*periods) else "t0 or t1"
         raise ValueError(
             f"{cause} is traced (inside jit, grad or vmap), so the number of intervals is not "
-            "known when the program is compiled. Give solve(..., intervals=N), where N periods "
-            "reach at least to t1, from t0 or for a Hold from its last instant before that."
+            "known when the program is compiled. Give solve(..., intervals=N), where N is at least "
+            "the number of periods of the shortest delay from t0 to t1, plus one if a Hold has no "
+            "instant at t0."
         )
 
 
@@ -634,6 +654,6 @@ def _check_times(ts: np.ndarray, t0: Any, t1: Any, dtype: Any) -> None:
     outside = ts[(ts < float(t0) - slack) | (ts > float(t1) + slack)]
     if outside.size:
         raise ValueError(
-            f"saveat.ts has {outside.size} times outside the span [{t0}, {t1}], such as "
-            f"{outside[0]}. Drop them, or widen the span."
+            f"saveat.ts reaches outside the span [{t0}, {t1}]: {outside.size} of its {ts.size} "
+            f"times, such as {outside[0]}. Drop them, or widen the span."
         )

@@ -121,8 +121,7 @@ class Lag(eqx.Module):
     Equations with lags are solved by the method of steps on the solver's own dense output. They
     need a past before `t0`: give `y0` as a function of time, or as a value for a constant past.
 
-    The dense output limits the order. It has order six for Dopri8, so that solver gains little
-    over Tsit5 in equations with lags.
+    The order is limited by that of the dense output: about 4 with Tsit5 and 6 with Dopri8.
     """
 
     tau: RealScalar | Learn

@@ -95,7 +95,7 @@ def make_field(
     def evaluate(t, y, args, history):
         return _as_type_of(y, call(t, y, args, history=history))
 
-    with _explain_call(y, delays):
+    with _explain_call(y, delays, takes_history(field)):
         if equal_to is None:
             prepare = eqx.filter_closure_convert(hold, history)
         else:
@@ -136,7 +136,7 @@ def _as_type_of(y: PyTree, values: PyTree) -> PyTree:
 
 
 @contextlib.contextmanager
-def _explain_call(y: PyTree, delays: Sequence[Delay]) -> Iterator[None]:
+def _explain_call(y: PyTree, delays: Sequence[Delay], with_history: bool) -> Iterator[None]:
     """Adds a note to an error of the field, which says how the field was called."""
     try:
         yield
@@ -146,6 +146,13 @@ def _explain_call(y: PyTree, delays: Sequence[Delay]) -> Iterator[None]:
                 "lagrax called the field as field(t, y, args, history=history). Here history is a "
                 f"tuple of {len(delays)}, one entry for each delay of delays=[{describe(delays)}]."
             )
+        elif with_history:
+            error.add_note(
+                "lagrax called the field as field(t, y, args, history=()), since the solve has no "
+                "`delays`. Give one for each entry of history, such as delays=[lagrax.Hold(1.0)]."
+            )
+        else:
+            error.add_note("lagrax called the field as field(t, y, args).")
         if is_list_of_numbers(y):
             error.add_note(_explain_list(y))
         raise

@@ -61,8 +61,8 @@ Gradient = Direct | Checkpointed | Adjoint
 
 
 @contextlib.contextmanager
-def explain_forward_mode() -> Iterator[None]:
-    """Improves JAX's error for forward mode through a backward pass of its own.
+def explain_forward_mode(gradient: Gradient, is_adaptive: bool) -> Iterator[None]:
+    """Improves JAX's error for forward mode through a backward pass of lagrax's own.
 
     JAX has no class for this error, so its wording is matched. Within an outer `jit` JAX raises
     it after `solve` has returned, and it stays as it is.
@@ -70,11 +70,15 @@ def explain_forward_mode() -> Iterator[None]:
     try:
         yield
     except TypeError as error:
-        if "custom_vjp" not in str(error):
+        has_own_backward = isinstance(gradient, Adjoint) or (
+            isinstance(gradient, Checkpointed) and is_adaptive
+        )
+        if not has_own_backward or "custom_vjp" not in str(error):
             raise
+        when = " with adaptive steps" if isinstance(gradient, Checkpointed) else ""
         raise TypeError(
-            "Checkpointed() and Adjoint() have no forward mode (jax.jvp, jax.jacfwd) with adaptive "
-            "steps. Use gradient=lagrax.Direct()."
+            f"{type(gradient).__name__}() has no forward mode (jax.jvp, jax.jacfwd){when}. Use "
+            "gradient=lagrax.Direct()."
         ) from error
 
 

@@ -60,9 +60,9 @@ with warnings.catch_warnings():
             "float64, or a stiff solver such as diffrax.Kvaerno5."
         )
         intervals_too_few = (
-            "The static number of intervals does not cover the span from t0 to t1, or a traced t1 "
-            "is before t0, a traced tau is not positive, or traced instants do not increase. Raise "
-            "`intervals`, bound tau from below, or sort the instants."
+            "`intervals` is too small for the span from t0 to t1, or a traced t1 is before t0, a "
+            "traced tau is not positive, or traced instants do not increase. Raise `intervals`, "
+            "bound tau from below, or sort the instants."
         )
         saved_outside = (
             "A traced time in `saveat.ts` lies outside the span from t0 to t1; the state saved "
@@ -80,7 +80,8 @@ class SolveError(RuntimeError):
 class Knots(NamedTuple):
     """The breakpoints of the solution and the states there, including t0 and t1.
 
-    - `ts`: the times, which are instants of holds and times at which kinks arrive through a lag.
+    - `ts`: the times, which are instants of holds, times at which kinks arrive through a lag,
+      `jump_ts`, and further points where an interval would be longer than the shortest lag.
     - `ys`: the states, like `y0` with one more axis in front.
     """
 
@@ -171,6 +172,8 @@ def _describe_failure(solution: Solution) -> str:
     hint = ""
     if solution.result == RESULTS.max_steps_reached:
         hint = _explain_max_steps(solution, failed_at)
+    # An error has no `sol`, and gives the time itself.
+    message = message.replace("; `sol.failed_at` says when", "")
     return f"{hint or message} It failed at t = {failed_at:g}."
 
 

@@ -67,8 +67,8 @@ def solve(
     - `dt0`: the length of the first adaptive step, by default found automatically.
     - `intervals`: required if a delay, t0 or t1 is traced (trained or vmapped). Give at least the
       number of periods of the shortest delay in the span, plus one for a hold without an instant
-      at t0. (A traced `Lag` passes on the kink at an instant of a `Hold` only once, so high orders
-      may suffer a little.)
+      at t0. (With a traced `Lag`, breakpoints follow the kink at an instant of a `Hold` through one
+      lag only, so solvers of high order may be a little less accurate.)
     - `saveat`: as in diffrax. Build it outside of `jit`, so that its times are known before
       tracing, which is cheaper.
     - `gradient`: `Checkpointed()`, `Direct()` or `Adjoint()`.
@@ -93,7 +93,7 @@ def solve(
         max_steps=max_steps,
         progress_meter=progress_meter,
     )
-    with explain_forward_mode():
+    with explain_forward_mode(gradient, steps is None):
         solution = _solve(problem)
     return raise_if_failed(solution) if throw else solution
 

@@ -131,13 +131,13 @@ def test_an_invariant_curve_is_no_chaos(lagrax_command):
     assert not [w for w in windows if w["period"] == 0]
 
 
-def test_the_page_says_over_how_many_iterates_chaos_is_told():
+def test_documentation_states_the_iterates_that_decide_on_chaos():
     page = Path(__file__).parents[2].joinpath("docs/analysis.md").read_text(encoding="utf-8")
     usual, learned = analyse_diagram.CLASSICAL, analyse_diagram.LEARNED
     assert f"{usual.confirm:,} iterates ({learned.confirm:,} of a learned" in " ".join(page.split())
 
 
-def test_what_floating_point_loses_is_no_fixed_point(lagrax_command):
+def test_an_underflowing_population_has_no_fixed_point(lagrax_command):
     """At a = 8 the population is to fall to 1e-470 and to rise again."""
     code, out, _ = lagrax_command("analyse", "population", "--a", "8")
     assert code == 0
@@ -203,7 +203,7 @@ def test_the_region_of_two_parameters(lagrax_command, tmp_path):
     assert (tmp_path / "found/figures/region.png").exists()
 
 
-def test_again_without_what_was_there(lagrax_command, tmp_path):
+def test_files_of_an_earlier_answer_are_removed(lagrax_command, tmp_path):
     first = "analyse linear --param tau 0.5 1 --values 4 --out found"
     assert lagrax_command(*first.split())[0] == 0
     (tmp_path / "found/notes.txt").write_text("mine")
@@ -288,7 +288,7 @@ def test_a_summary_that_is_none(tmp_path):
 # --- words ----------------------------------------------------------------------------------------
 
 
-def test_where_it_goes_in_words():
+def test_sentences_on_the_long_run():
     empty = _longrun.LongRun(np.array([0.5]), [], 0, np.array([np.nan]), False, None)
     assert "runs away to infinity" in empty.sentence
     assert empty.to_json()["exponents"] == [None]

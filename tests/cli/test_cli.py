@@ -112,7 +112,7 @@ def test_simulate_a_population_with_a_lag(lagrax_command, tmp_path):
         ("--a 8", {"a": 8.0}, 20),
     ],
 )
-def test_what_grows_again_from_a_deep_trough(lagrax_command, tmp_path, options, parameters, t1):
+def test_growth_from_a_deep_trough_is_exact(lagrax_command, tmp_path, options, parameters, t1):
     line = f"simulate population {options} --t1 {t1} --samples {10 * t1 + 1} --csv x.csv"
     assert lagrax_command(*line.split())[0] == 0
     ts, xs = read_csv(tmp_path / "x.csv")[1].T
@@ -259,7 +259,7 @@ def test_bad_input_gets_one_sentence(lagrax_command, tmp_path, line, sentence):
         ("held-oscillator --omega 1e6", r"0\.0\d*", "--y0, --omega, --zeta, --k, --tau."),
     ],
 )
-def test_a_failing_solve_is_told(lagrax_command, tmp_path, line, until, remedy):
+def test_a_failing_solve_names_the_time_and_a_remedy(lagrax_command, tmp_path, line, until, remedy):
     code, out, err = lagrax_command("simulate", *line.split())
     assert (code, out) == (1, "")
     assert re.match(rf"The solve stopped at t = {until}, ", err)

@@ -156,7 +156,7 @@ def test_each_page_has_a_token_of_its_own(page):
     assert address.rstrip("/").rpartition("/")[2] not in page[1]
 
 
-def test_nothing_is_asked_of_others(ask):
+def test_page_loads_nothing_from_other_hosts(ask):
     page = ask()
     assert re.search(r"(?i)https?:|//[a-z]", page.text) is None
     assert '<html lang="en">' in page.text
@@ -266,7 +266,7 @@ def test_hostile_requests(ask, body):
 # --- the command ----------------------------------------------------------------------------------
 
 
-def test_a_port_in_use_is_said(lagrax_command, server):
+def test_a_port_in_use_is_refused(lagrax_command, server):
     code, out, err = lagrax_command("explore", "--no-browser", "--port", str(server.port))
     assert (code, out) == (2, "")
     assert err == (
@@ -490,7 +490,7 @@ def test_dragging_is_followed_on_the_way(opened):
 
 
 @pytest.mark.slow
-def test_how_soon_a_move_is_seen(opened):
+def test_moves_are_drawn_within_a_second(opened):
     from selenium.webdriver.common.keys import Keys
 
     for name in ("a", "tau"):

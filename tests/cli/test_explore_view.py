@@ -140,7 +140,7 @@ def test_a_lag_shows_successive_knots(x64):
     assert "turning about it (largest multiplier of modulus 0.89443)" in seen.sentence
 
 
-def test_what_falls_out_of_floating_point_is_said():
+def test_underflow_is_reported():
     seen = make_view(make_state("population", {"a": 4.0, "tau": 1.5, "lag": 1, "start": 2.0}))
     assert "it falls below the smallest floating-point number" in seen.sentence
 

@@ -303,7 +303,7 @@ def test_adjoint_gradient_is_close():
         value_and_gradient(lambda a: a(x), make(g))[0] for g in (Adjoint(), Checkpointed())
     ]
     check_close(jax.tree.leaves(got), jax.tree.leaves(expected), 3e-2)
-    with pytest.raises(ValueError, match="no equation for a Lag"):
+    with pytest.raises(ValueError, match="does not support a Lag"):
         make_layer(LAYERS["NDDE"][0], gradient=Adjoint())(x)
 
 

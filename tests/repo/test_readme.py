@@ -120,7 +120,7 @@ FEATURES = {
     "Reverse-mode gradients": lambda: jnp.isfinite(
         jax.grad(lambda tau: final([lagrax.Hold(tau)], intervals=4))(1.0)
     ),
-    "`jax.jit`, `jax.vmap`, GPU": lambda: (
+    "`jax.jit`, `jax.vmap`": lambda: (
         jax.jit(jax.vmap(lambda tau: final([lagrax.Hold(tau)], intervals=4)))(jnp.ones(3)).shape
         == (3,)
     ),

@@ -98,6 +98,37 @@ CALLS = {
         ValueError,
         ["unpack", "tuple of 1", "Hold(tau)"],
     ),
+    "history without delays": (
+        lambda: solve(lambda t, y, args, *, history: _one(history), delays=()),
+        ValueError,
+        ["unpack", "history=()", "no `delays`"],
+    ),
+    "a field of two arguments": (
+        lambda: solve(lambda t, y: -y, delays=()),
+        TypeError,
+        ["3 were given", "called the field as field(t, y, args)"],
+    ),
+    "the positions of diffeqsolve": (
+        lambda: lagrax.solve(field, 0.0, 2.0, 0.1, 1.0, None),
+        TypeError,
+        ["field, t0, t1, y0, args in this order", "got 6 arguments", "dt0=0.1"],
+    ),
+    "the positions of odeint": (
+        lambda: lagrax.solve(field, 1.0, np.linspace(0, 1, 5)),
+        TypeError,
+        ["missing y0.", "field, t0, t1, y0, args in this order"],
+    ),
+    "a field as state": (
+        lambda: solve(y0=lambda t, y, args: -y),
+        TypeError,
+        ["missing 2 required", "y0 as a function of time, y0(t0)"],
+    ),
+    "no times": (lambda: lagrax.solve(field, y0=1.0), TypeError, ["missing t0 and t1."]),
+    "terms of diffrax": (
+        lambda: solve(diffrax.MultiTerm(diffrax.ODETerm(field)), delays=()),
+        TypeError,
+        ["MultiTerm", "cannot be called; expected f(t, y, args, *, history)."],
+    ),
     "an entry beyond the last": (
         lambda: solve(lambda t, y, args, *, history: history[1]),
         IndexError,

@@ -191,10 +191,9 @@ input()
 def test_refused_process_leaves_the_running_one_alone(kills, tmp_path):
     process = kills.start("training", tmp_path, 0)
     kills.wait_for(process, lambda: (tmp_path / "metrics.jsonl").exists())
-    began = time.monotonic()
     with pytest.raises(RunError, match="in use by another process"):
         run_in(tmp_path)
-    assert time.monotonic() - began < 1
+    assert process.poll() is None
     assert process.wait() == 0
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == kills.STEPS
 

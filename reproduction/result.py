@@ -19,6 +19,7 @@ Interval = tuple[float, float]
 
 # A ratio below one reads better as its inverse.
 _OPPOSITES = {"times lower": "times higher", "times faster": "times slower"}
+_SINGULAR = {"epochs": "epoch", "points": "point"}
 
 
 class ResultError(ValueError):
@@ -92,6 +93,8 @@ class Claim:
         if unit in _OPPOSITES and 0 < number < 1:
             unit = _OPPOSITES[unit]
             number, low, high = 1 / number, high and 1 / high, low and 1 / low
+        elif number == 1 and low is None:
+            unit = _SINGULAR.get(unit, unit)
         bounds = ""
         if low is not None and high is not None:
             bounds = f" ({show_number(low, 2)} to {show_number(high, 2)})"
@@ -105,7 +108,8 @@ class Claim:
             comparative = self.unit.removeprefix("times ")
             return comparative if self.target == 1 else f"{show_number(self.target)} {self.unit}"
         bound = {"higher": "at least ", "lower": "at most "}.get(self.better, "")
-        return f"{bound}{show_number(self.target)} {self.unit}".strip()
+        unit = _SINGULAR.get(self.unit, self.unit) if self.target == 1 else self.unit
+        return f"{bound}{show_number(self.target)} {unit}".strip()
 
 
 def _round(value: Number) -> Number:

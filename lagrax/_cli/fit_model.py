@@ -61,6 +61,12 @@ class Fit:
         return list_terms(self.model, self.symbols)
 
     @property
+    def ignores_past(self) -> bool:
+        """Whether a library has delays and needs none. A state from the past is written x(...)."""
+        terms = self.terms
+        return bool(self.model.delays_ and terms) and not any("(" in t.text for t in terms)
+
+    @property
     def doubt(self) -> str | None:
         """Why the forecast is not to be trusted, or None."""
         return find_doubt(self.scores)

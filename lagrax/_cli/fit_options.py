@@ -75,7 +75,9 @@ class FitOptions:
     ] = None
     learn_tau: Annotated[
         bool,
-        typer.Option("--learn-tau", help="Find the period, up to three times the given one."),
+        typer.Option(
+            "--learn-tau", help="Find the period, from a third to three times the given one."
+        ),
     ] = False
     select: Annotated[
         bool, typer.Option("--select", help="Compare delays and choose those that are needed.")

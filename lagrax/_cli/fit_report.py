@@ -68,7 +68,7 @@ def _describe_delays(delays: Sequence[Delay], table: Measurements) -> str:
         if isinstance(delay, Lag):
             words.append(f"the state {tau} ago")
         elif delay.lag == 0:
-            words.append(f"the state held every {tau}")
+            words.append(f"the state held every {tau.removeprefix('1 ')}")
         else:
             words.append(f"that {delay.lag} hold{'s' * (delay.lag > 1)} of {tau} before")
     return ", ".join(words) or "nothing"

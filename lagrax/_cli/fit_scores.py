@@ -53,7 +53,9 @@ class Score(NamedTuple):
         ratio = self.nrmse / self.standing_still if self.standing_still > 0 else np.inf
         if ratio > 1.05:
             return f"{ratio:.2g} times"
-        return f"1/{1 / ratio:.2g} of" if 0 < ratio < 0.95 else "about"
+        if 0 < ratio < 0.15:
+            return f"1/{1 / ratio:,.0f} of"
+        return f"{100 * ratio:.0f} % of" if 0 < ratio < 0.95 else "about"
 
 
 def score_predictions(

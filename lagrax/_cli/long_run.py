@@ -94,9 +94,18 @@ class LongRun(NamedTuple):
         return self.period > 0 and not self.linear and exponent > least_of_chaos(self.iterates)
 
     @property
+    def absence(self) -> str:
+        """What there is to say without orbits."""
+        where = " near the measurements" if self.left_out else ""
+        return f"No fixed point was found{where}."
+
+    @property
     def omission(self) -> str:
         """The number of orbits left out, in a sentence."""
-        number = "One more orbit is" if self.left_out == 1 else f"{self.left_out} more orbits are"
+        more = " more" if self.orbits else ""
+        number = (
+            f"One{more} orbit is" if self.left_out == 1 else f"{self.left_out}{more} orbits are"
+        )
         return f"{number} left out, being far from all measurements."
 
     def points(self, orbit: Orbit) -> str:
@@ -120,7 +129,7 @@ class LongRun(NamedTuple):
         """The lines to print."""
         kind = lambda o: "fixed point" if o.period == 1 else f"cycle of {o.period}"
         found = [f"{kind(o)} {self.points(o)}: {o.verdict}" for o in self.orbits]
-        found = found or ["no fixed point was found"]
+        found = found or [self.absence]
         found += [self.omission] if self.left_out else []
         which = "exponent" if len(self.exponents) == 1 else "exponents"
         exponents = ", ".join(f"{x:.5g}" for x in self.exponents)
@@ -191,12 +200,13 @@ def why_no_map(model: Identifier) -> str | None:
     delays = model.delays_
     if model.series_[0].us.shape[1]:
         return (
-            "The equation has inputs, on which the next knot depends, too. It has no map from knot "
-            "to knot to analyse."
+            "The equation has inputs, and the next knot depends on them, too. So there is no map "
+            "from knot to knot to analyse."
         )
     if not delays:
         return (
-            "The equation has no delays. It has no knots, and no map from knot to knot to analyse."
+            "The equation has no delays, so it has no knots, and no map from knot to knot to "
+            "analyse."
         )
     if not all(isinstance(d, Hold) and d.times is None for d in delays):
         return (

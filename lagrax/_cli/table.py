@@ -25,7 +25,7 @@ from .table_cells import (
     parse_date,
 )
 from .table_file import read_rows
-from .units import Calendar, find_unit, format_dates
+from .units import SECONDS, Calendar, find_unit, format_dates
 
 _USE_POINTS = "write decimals with a point, and nothing between thousands"
 
@@ -85,7 +85,7 @@ class Measurements:
         if len(gaps) > 0.05 * len(apart):
             low, high = f"{apart.min():.3g}", self.with_unit(float(f"{apart.max():.3g}"))
             return f"{number} at irregular times, {low} to {high} apart."
-        sentence = f"{number}, {self.with_unit(float(f'{self.gap:.6g}'))} apart"
+        sentence = f"{number}, {self._gap_in_words()} apart"
         if not gaps:
             return f"{sentence}, without gaps."
         longest = max(gaps, key=lambda i: apart[i])
@@ -94,6 +94,16 @@ class Measurements:
         count = "one gap" if len(gaps) == 1 else f"{len(gaps)} gaps"
         which = "" if len(gaps) == 1 else ", the longest"
         return f"{sentence}, with {count}{which} of {length} after {after}."
+
+    def _gap_in_words(self) -> str:
+        """The usual distance of the samples: in a smaller unit if it is a fraction of the unit."""
+        gap, unit = self.gap, self.unit
+        if unit in SECONDS and gap < 1:
+            seconds = gap * SECONDS[unit]
+            smaller = [u for u in SECONDS if SECONDS[u] < 1.000001 * seconds]
+            unit = smaller[-1] if smaller else "seconds"
+            gap = seconds / SECONDS[unit]
+        return dataclasses.replace(self, unit=unit).with_unit(float(f"{gap:.6g}"))
 
     def format_times(self, ts: Float64[np.ndarray, " m"]) -> np.ndarray:
         """Times as the file has them: numbers or ISO dates."""

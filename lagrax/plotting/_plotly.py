@@ -86,12 +86,13 @@ def _plotly_band(line: Line, y_range: Range | None, digits: int) -> dict[str, An
 
 
 def _plotly_layout(panel: Panel, x_range: Range | None, y_range: Range | None) -> dict[str, Any]:
-    def axis(label, **more):
-        lines = (html.escape(line, quote=False) for line in textwrap.wrap(label, 28))
+    # Panels are wider than high. An axis of times with its start has 33 letters.
+    def axis(label, letters):
+        lines = (html.escape(line, quote=False) for line in textwrap.wrap(label, letters))
         title = {"text": "<br>".join(lines), "standoff": 6}
-        return {"title": title, "automargin": True, "zeroline": False, "nticks": 6} | more
+        return {"title": title, "automargin": True, "zeroline": False, "nticks": 6}
 
-    x, y = axis(panel.xlabel), axis(panel.ylabel)
+    x, y = axis(panel.xlabel, 40), axis(panel.ylabel, 28)
     for one, log, limits in ((x, panel.xlog, x_range), (y, panel.ylog, y_range)):
         if log:
             # Plotly draws powers of ten larger than other numbers.

@@ -292,12 +292,16 @@ def test_sentences_on_the_long_run():
     empty = _longrun.LongRun(np.array([0.5]), [], 0, np.array([np.nan]), False, None)
     assert "runs away to infinity" in empty.sentence
     assert empty.to_json()["exponents"] == [None]
-    assert "no fixed point was found" in empty.lines()
+    assert "No fixed point was found." in empty.lines()
     assert (
         "settles at a fixed point" in empty._replace(period=1, exponents=np.array([-1.0])).sentence
     )
     assert "an invariant curve" in empty._replace(exponents=np.array([0.0, -1.0])).sentence
-    assert empty._replace(left_out=2).omission.startswith("2 more orbits are left out")
+    far = empty._replace(left_out=2)
+    assert "No fixed point was found near the measurements." in far.lines()
+    assert far.omission.startswith("2 orbits are left out")
+    orbit = lagrax.analysis.Orbit(np.array([[0.0]]), np.array([0.5]))
+    assert far._replace(orbits=[orbit]).omission.startswith("2 more orbits are left out")
 
 
 def test_an_escaping_orbit(x64):

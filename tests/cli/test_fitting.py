@@ -298,6 +298,8 @@ def test_missing_values_and_gaps_are_counted(answer, tmp_path):
     assert (table.missing, table.gaps) == ({"x": 2}, [11])
     assert "32 samples, 1 minute apart" in table.sampling
     assert "one gap of 9 minutes after 2025-03-03 08:11" in table.sampling
+    hours = read_table(tmp_path / "x.csv", unit="hours")
+    assert "32 samples, 1 minute apart" in hours.sampling
     ts, _ = population()
     ts = np.where(np.arange(len(ts)) % 3 > 0, ts, ts - 0.15)
     table = dataclasses.replace(answer.result.table, ts=ts)
@@ -332,6 +334,8 @@ def test_durations_have_units(lagrax_command, answer, tmp_path):
     ("score", "sentence"),
     [
         (Score("x", 0.98, 0.14, 1.4, 1.0), "explain 98 % of the variance of x, with 1/10 of the"),
+        (Score("x", 0.6, 0.64, 1.2, 1.0), "with 53 % of the error of standing still"),
+        (Score("x", 0.9999, 0.005, 1.0, 1.0), "with 1/200 of the error of standing still"),
         (Score("x", 0.9999, 0.01, 1.0, 1.0), "explain more than 99 % of the variance"),
         (Score("x", -0.4, 1.2, 0.6, 1.0), "of x are no better than its mean, with 2 times the"),
         (Score("x", 0.5, 0.7, 0.7, 0.03), "moves (its deviation is 3 % of the whole series'), so"),
@@ -384,6 +388,18 @@ def test_terms_that_noise_calls_for_are_weak():
     assert all(weak[key] for key in spurious)
     assert not weak["x", "y"]
     assert not weak["y", "x"]
+
+
+def test_terms_without_past_are_said_to_be_so(answer, tmp_path):
+    assert "It looks back at the state held every 1." in page_of(answer.result)
+    ts = np.linspace(0, 12, 61)
+    write_csv(tmp_path / "x.csv", ["t", "x"], ts, np.exp(-0.2 * ts))
+    options = FitOptions(hold=Duration(1), field="library", ensemble=1, degree=1)
+    result = fit_equation(tmp_path / "x.csv", options, read_table(tmp_path / "x.csv"))
+    assert [term.text for term in result.terms] == ["x"]
+    page = page_of(result)
+    assert "It could look back at the state held every 1, but none of its terms does." in page
+    assert "Holds change" not in page
 
 
 def test_names_are_escaped(answer):

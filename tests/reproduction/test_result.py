@@ -73,6 +73,8 @@ def test_other_units_name_the_side_of_the_target():
     claim = Claim.at_least("a", -0.5, 0.0, "points", (-1.0, 1.0))
     assert claim.show_value() == "−0.5 (−1 to 1) points"
     assert claim.show_target() == "at least 0 points"
+    lead = Claim.at_least("a", 1, 1.0, "epochs")
+    assert (lead.show_value(), lead.show_target()) == ("1 epoch", "at least 1 epoch")
     assert Claim.at_most("a", 5e-7, 0.01, "off").show_target() == "at most 0.01 off"
 
 

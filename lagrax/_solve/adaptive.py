@@ -161,7 +161,7 @@ def _make_clip(
     It is t_next, with these exceptions:
 
     - No step passes `end` or the next of the sorted `step_ts`, here called the stop.
-    - No step ends so close before the stop that a sliver remains.
+    - A step that would end within rounding of the stop ends at the stop.
     - After a rejection, a step that would still pass the stop ends halfway to it.
     - Under PID control, the rest of the interval is divided into equal steps of at most the given
       length. As many steps are taken, but shorter ones, which are rejected less often. If that

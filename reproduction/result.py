@@ -30,9 +30,9 @@ class ResultError(ValueError):
 class Claim:
     """A statement of the paper, or one of ours, with a measured number and its target.
 
-    `low` and `high` bound the number if its uncertainty is known: two standard errors to either
-    side, or a 95 % bootstrap interval. A claim is undecided if the target lies between them, or
-    if there is no number.
+    `low` and `high` bound the number if its uncertainty is known: a 95 % bootstrap
+    interval, or Welch's with a correction for the number of claims. A claim is undecided if the
+    target lies between them, or if there is no number.
     """
 
     claim: str

@@ -16,15 +16,16 @@ from lagrax.plotting import Figure
 
 from ..data.errors import join_names
 from ..models import AUGMENTED, DATASETS, TABLE_1
-from ..result import Claim, Result, ResultTable, TrainingTime
+from ..result import Result, ResultTable, TrainingTime
 from .claims import (
+    Comparison,
     Spreads,
+    compare_cells,
+    compare_orders,
     compute_spreads,
-    compute_standard_error,
     image_claims,
-    make_cell_claims,
-    make_order_claims,
 )
+from .evaluations import evaluation_tables
 from .figures import image_figures
 from .protocol_study import belongs_to_study, study_tables
 from .records import RunRecord, read_records
@@ -69,6 +70,7 @@ def make_image_result(
     groups = divide_records(records)
     tables = [*_make_measures_table(groups.default), *_make_accuracy_tables(groups.default)]
     tables += validation_tables(groups.validation, groups.default)
+    tables += evaluation_tables(groups.default)
     tables += study_tables(groups.study) if groups.study else ()
     tables += [_make_other_table(groups.other, groups.default)] if groups.other else []
     tables += _make_commit_table(records)
@@ -94,21 +96,21 @@ def _make_finding(cells: Cells) -> str:
     spreads = compute_spreads(cells, get_best)
     if not spreads:
         return ""
-    claims = make_cell_claims(spreads)
-    orders = make_order_claims(spreads)["above baselines"]
+    cells_reached = _count_reached(compare_cells(spreads))
+    orders = compare_orders(spreads)["above baselines"]
     above = (
         f", and all NPCDDEs and UNPCDDEs are above NODE and NDDE on {_count_reached(orders)} data "
         "sets"
     )
     return (
-        f"At the best epoch, {_count_reached(claims)} pairs of model and data set reach the "
+        f"At the best epoch, {cells_reached} pairs of model and data set reach the "
         f"paper's mean accuracy less its standard deviation{above if orders else ''}."
     )
 
 
-def _count_reached(claims: Sequence[Claim]) -> str:
-    """The claims that the means bear out, within two standard errors or not."""
-    return f"{sum(claim.is_reached for claim in claims)} of {len(claims)}"
+def _count_reached(comparisons: Sequence[Comparison]) -> str:
+    """The claims that the means bear out, within their uncertainty or not."""
+    return f"{sum(x.is_reached for x in comparisons)} of {len(comparisons)}"
 
 
 class RecordGroups(NamedTuple):
@@ -223,13 +225,11 @@ def _make_measures_table(cells: Cells) -> list[ResultTable]:
     rows = []
     for name, measure in MEASURES.items():
         spreads = compute_spreads(cells, measure)
-        kinds = [make_cell_claims(spreads), *make_order_claims(spreads).values()]
-        reached, *orders = [
-            f"{sum(claim.is_reached for claim in claims)} of {len(claims)}" for claims in kinds
-        ]
+        kinds = [compare_cells(spreads), *compare_orders(spreads).values()]
+        reached, *orders = map(_count_reached, kinds)
         rows.append([name, reached, *_count_clear_differences(spreads), *orders])
     columns = ["accuracy", "reach the paper", "clearly below", "clearly above"]
-    columns += make_order_claims({})
+    columns += compare_orders({})
     note = (
         "A cell is a model on a data set. It reaches the paper if its mean is not below the "
         "paper's mean less its standard deviation. It is clearly below or above if the means are "
@@ -237,17 +237,16 @@ def _make_measures_table(cells: Cells) -> list[ResultTable]:
         "these. The other columns count the paper's claims about the order of its models: "
         "UNPCDDE5 above NPCDDE5 above NODE; all NPCDDEs and UNPCDDEs above NODE and NDDE; the "
         "best model of Table 1; the best model for each number of added channels. All counts "
-        "compare means; the claims below also take their uncertainty into account."
+        "compare means; the claims below also take their uncertainty into account. Fine steps "
+        "solve the trained model anew, by Tsit5 with sixty evaluations at least, in float32."
     )
     return [ResultTable(columns, rows, "How much holds, by the epoch of the accuracies", note)]
 
 
 def _count_clear_differences(spreads: Spreads) -> tuple[str, str]:
     """The number of cells more than two standard errors below the paper, and above it."""
-    leads = []
-    for cell, ours in spreads.items():
-        paper = paper_accuracy(*cell)
-        leads.append((ours.mean - paper.mean) / compute_standard_error(ours, paper))
+    pairs = [Comparison("", ours, paper_accuracy(*cell)) for cell, ours in spreads.items()]
+    leads = [pair.difference / pair.error for pair in pairs]
     return str(sum(x < -2 for x in leads)), str(sum(x > 2 for x in leads))
 
 

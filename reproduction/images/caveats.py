@@ -7,7 +7,7 @@ from scipy import stats
 
 from ..data.errors import join_names
 from ..models import AUGMENTED, DATASETS, TABLE_1
-from .claims import BASELINES, compute_spreads, image_claims, make_cell_claims
+from .claims import BASELINES, WRONG_SHARE, compare_cells, compute_spreads, image_claims
 from .protocol import Protocol, default_protocol
 from .records import RunRecord
 from .statistics import MEASURES, SEEDS, Cells, Spread, get_best, get_fine
@@ -21,13 +21,15 @@ def list_caveats(cells: Cells, study: Sequence[RunRecord]) -> list[str]:
     return [
         _describe_protocol(),
         *_compare_node_solvers(cells, study),
+        _describe_adaptive_runs(study),
         "The cross-validated epoch does not look at the seed it is used for, but it still looks "
         "at the test images. Only the validation study holds images out.",
         _describe_solver_errors(cells),
         *_describe_outliers(cells),
         _count_expected(cells),
-        "A claim is undecided within two standard errors of its target. Each verdict stands for "
-        f"itself: with {len(image_claims(cells))} claims, chance alone decides some of them.",
+        f"The {len(image_claims(cells))} claims are decided by Welch's test, corrected for their "
+        f"number: of the decided ones, {100 * WRONG_SHARE:.0f} % at most are expected to be wrong. "
+        "A claim is undecided if its target lies within its interval.",
     ]
 
 
@@ -56,6 +58,20 @@ def _compare_node_solvers(cells: Cells, study: Sequence[RunRecord]) -> Iterator[
         f"The solver matters: with {midpoint.describe_solver()}, NODE on CIFAR-10 is {rise:.2f} "
         f"points better than with its default steps ({len(other)} seeds). With them, the gain of "
         f"UNPCDDE5 over NODE, {gain:.2f} points, would be smaller."
+    )
+
+
+def _describe_adaptive_runs(study: Sequence[RunRecord]) -> str:
+    adaptive = [record for record in study if record.rtol is not None]
+    models = join_names(list(dict.fromkeys(record.model for record in adaptive)))
+    tried = {record.dataset for record in adaptive}
+    here, elsewhere = (
+        join_names([title for name, title in DATASETS.items() if (name in tried) == here])
+        for here in (True, False)
+    )
+    return (
+        f"Training with adaptive steps was tried for {models} on {here} alone, not on "
+        f"{elsewhere}, where the solver errors are largest."
     )
 
 
@@ -93,7 +109,7 @@ def _describe_outliers(cells: Cells) -> Iterator[str]:
 
 def _count_expected(cells: Cells) -> str:
     spreads = compute_spreads(cells, MEASURES["best epoch"])
-    claims = make_cell_claims(spreads)
+    claims = compare_cells(spreads)
     reached = sum(claim.is_reached for claim in claims)
     # For two samples of one normal distribution, the difference of the means divided by the
     # paper's standard deviation and sqrt(2 / SEEDS) has Student's distribution.

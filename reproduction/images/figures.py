@@ -9,6 +9,7 @@ from lagrax.plotting import COLOURS, Figure, Line, Panel, Points
 
 from ..data.errors import join_names
 from ..models import AUGMENTED, CHANNELS, DATASETS, TABLE_1
+from .evaluations import ORIGIN, count_above_least
 from .protocol import ImageRun
 from .records import RunRecord
 from .statistics import Cells, Spread, find_same_seeds, get_best, group_by_seed, paper_accuracy
@@ -173,9 +174,9 @@ def _draw_evaluations(cells: Cells) -> list[Figure]:
     for name, models in tables.items():
         panels = _make_evaluation_panels(cells, models)
         caption = (
-            "Evaluations of the field that an adaptive solver (Dormand and Prince's, tolerance "
-            "0.001) needs for a fixed batch of 256 test images after each epoch: mean over the "
-            "seeds. The models were trained with fixed steps."
+            "Evaluations of the field, above the least number, that an adaptive solver (Dormand "
+            "and Prince's, tolerance 0.001) needs for a fixed batch of 256 test images after each "
+            f"epoch: mean over the seeds. {ORIGIN}"
         )
         if panels:
             figures.append(Figure(name, caption, panels, min(3, len(panels))))
@@ -190,18 +191,18 @@ def _make_evaluation_panels(cells: Cells, models: Sequence[str]) -> list[Panel]:
         key=lambda pair: (pair[0].rpartition("+")[0], [*DATASETS].index(pair[1])),
     )
     for model, dataset in in_order:
-        counts = [x.nfe for x in cells.get((dataset, model), []) if x.nfe is not None]
-        if counts:
+        counts = count_above_least(model, cells.get((dataset, model), []))
+        if counts.size:
             channels, _, family = model.rpartition("+")
-            mean, dashed = np.mean(counts, axis=0), family.startswith("U")
+            mean, dashed = counts.mean(axis=0), family.startswith("U")
             epochs = np.arange(1, len(mean) + 1)
             line = Line(epochs, mean, family, _COLOURS[family], dashed=dashed)
             title = " + ".join(filter(None, [DATASETS[dataset], channels and CHANNELS[channels]]))
             panels.setdefault(title, []).append(line)
-    means = [np.asarray(line.y) for lines in panels.values() for line in lines]
-    low, high = min(map(np.min, means), default=0.0), max(map(np.max, means), default=0.0)
-    room = max(0.05 * (high - low), 1.0)
-    ylim = (float(low - room), float(high + room))
+    means = [np.asarray(line.y, float) for lines in panels.values() for line in lines]
+    highest = max(map(np.max, means), default=0.0)
+    ylim = (0.0, 1.05 * float(highest) + 1.0)
     return [
-        Panel(lines, title, "epoch", "evaluations", ylim=ylim) for title, lines in panels.items()
+        Panel(lines, title, "epoch", "evaluations above the least", ylim=ylim)
+        for title, lines in panels.items()
     ]

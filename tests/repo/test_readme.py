@@ -18,6 +18,8 @@ import lagrax
 from lagrax._cli.app import app as lagrax_app
 from lagrax.nn import MLP, NDDE, NPCDDE
 from lagrax.systems import Population
+from reproduction.images import default_protocol
+from reproduction.models import paper_models
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -187,6 +189,11 @@ def test_accuracies_are_those_of_the_results():
     text = " ".join(section("The paper, reproduced").split())
     assert f"60 image accuracies, {reached['best epoch']} are reached" in text
     assert f"and {reached['last epoch']} by the last epoch" in text
+    (largest,) = re.findall(r" to ([\d.]+) % on MNIST", results)
+    assert f"steps reach {float(largest):.0f} % on MNIST" in text
+    assert default_protocol("NODE").solver == default_protocol("NDDE").solver == "bosh3"
+    assert default_protocol("UNPCDDE5").solver == "midpoint"
+    assert {default_protocol(model).precision for model in paper_models()} == {"f16"}
 
 
 def coefficients(equation: str) -> dict[str, float]:

@@ -10,6 +10,7 @@ import jax
 from jax.typing import DTypeLike
 from jaxtyping import PRNGKeyArray
 
+from lagrax import Hold
 from lagrax.nn import (
     NDDE,
     NODE,
@@ -18,6 +19,7 @@ from lagrax.nn import (
     AbstractLayer,
     Classifier,
     Conv,
+    Flow,
     Head,
     parameter_count,
 )
@@ -52,18 +54,33 @@ _FILTERS = {
     "A4+UNPCDDE5": (30, 26),
 }
 
+# The models of the ablation study that the paper lacks, with about as many parameters as its own.
+_VARIANT_FILTERS = {
+    "NPCDDE2_last": (92, 92),
+    "NPCDDE3_last": (92, 92),
+    "NPCDDE6_last": (92, 92),
+    "NPCDDE3_ends": (91, 91),
+    "NPCDDE6_ends": (91, 91),
+    "NPCDDE6": (91, 91),
+    "UNPCDDE6": (37, 37),
+}
+
 # The models of the paper's first table of accuracies, and of the second.
 TABLE_1 = tuple(name for name in _FILTERS if "+" not in name)
 AUGMENTED = tuple(name for name in _FILTERS if "+" in name)
+VARIANTS = tuple(_VARIANT_FILTERS)
 # The channels that an augmentation adds.
 CHANNELS = {"A1": "1 channel", "A2": "2 channels", "A4": "4 channels"}
 
 # From the number of intervals and a maker of fields (history, number of the field) to a layer.
-_FAMILIES: dict[str, Callable[..., AbstractLayer]] = {
+_FAMILIES: dict[str, Callable[..., AbstractLayer | Flow]] = {
     "NODE": lambda n, make, **options: NODE(make(0, 0), **options),
     "NDDE": lambda n, make, **options: NDDE(make(1, 0), **options),
     "NPCDDE": lambda n, make, **options: NPCDDE(make(n, 0), n, **options),
     "UNPCDDE": lambda n, make, **options: UNPCDDE([make(k + 1, k) for k in range(n)], **options),
+    # Of z_k alone, and of z_k and the input.
+    "NPCDDE_last": lambda n, make, **options: NPCDDE(make(1, 0), n, lags=1, **options),
+    "NPCDDE_ends": lambda n, make, **options: Flow(make(2, 0), [Hold(1 / n), Hold(1.0)], **options),
 }
 
 
@@ -72,12 +89,18 @@ def paper_models() -> tuple[str, ...]:
     return tuple(_FILTERS)
 
 
+def all_models() -> tuple[str, ...]:
+    """The names of the paper's image models, then those of the variants in the ablation study."""
+    return (*_FILTERS, *_VARIANT_FILTERS)
+
+
 def paper_filters(name: str, data: str) -> int:
-    """The number of filters of the model `name` on the images `data` in the paper."""
+    """The number of filters of the model `name` on the images `data`."""
+    filters = _FILTERS | _VARIANT_FILTERS
     for kind, value, choices in (("model", name, _FILTERS), ("data set", data, _SHAPES)):
-        if value not in choices:
+        if value not in choices and value not in _VARIANT_FILTERS:
             raise ValueError(f"No {kind} {value!r} in the paper; it has {', '.join(choices)}.")
-    return _FILTERS[name][_SHAPES[data][-1] == 3]
+    return filters[name][_SHAPES[data][-1] == 3]
 
 
 def paper_intervals(name: str) -> int:
@@ -87,10 +110,10 @@ def paper_intervals(name: str) -> int:
 
 def _parse_name(name: str) -> tuple[int, str, int]:
     """Augmented channels, family and intervals, from a name such as A2+UNPCDDE5."""
-    match = re.fullmatch(r"(?:A(\d)\+)?([A-Z]+)(\d?)", name) if name in _FILTERS else None
-    if match is None:
+    match = re.fullmatch(r"(?:A(\d)\+)?([A-Z]+)(\d?)(_\w+)?", name)
+    if match is None or name not in all_models():
         raise ValueError(f"No model {name!r} in the paper; it has {', '.join(_FILTERS)}.")
-    return int(match[1] or 0), match[2], int(match[3] or 1)
+    return int(match[1] or 0), match[2] + (match[4] or ""), int(match[3] or 1)
 
 
 def paper_model(
@@ -103,6 +126,9 @@ def paper_model(
     **options: Any,
 ) -> Classifier:
     """One of the paper's image classifiers, as in `paper_model("A2+UNPCDDE5", "cifar10", key=key)`.
+
+    The variants of the ablation study have names, too: the field of "NPCDDE3_last" gets z(t) and
+    the last held state alone, that of "NPCDDE3_ends" also the input.
 
     **Arguments:**
 

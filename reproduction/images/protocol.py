@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import diffrax
 import jax.numpy as jnp
+import msgspec
 
 from lagrax import Checkpointed, Direct
 
@@ -23,6 +24,50 @@ SOLVERS = {
 
 # The dtypes of the products inside the field. f32 is tf32 on NVIDIA's GPUs.
 PRECISIONS = {"f16": jnp.float16, "bf16": jnp.bfloat16, "f32": jnp.float32}
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """Differences from the paper's training, each with its default left out.
+
+    **Arguments:**
+
+    - `flips`: mirrors every other image from left to right, at random.
+    - `shift`: moves each image by at most this many pixels along both axes. Border pixels repeat.
+    - `warmup`, `cosine`: the learning rate rises linearly over this many epochs, and then falls to
+      zero by half a cosine.
+    - `weight_decay`: of AdamW, for weights but not for biases.
+    - `smoothing`: the share of the labels that is spread evenly over all classes.
+    - `random_steps`: numbers of steps in an interval. Each step of the training draws one of them,
+      and tests take the `steps` of the protocol.
+    """
+
+    flips: bool = False
+    shift: int = 0
+    warmup: int = 0
+    cosine: bool = False
+    weight_decay: float = 0.0
+    smoothing: float = 0.0
+    random_steps: tuple[int, ...] = ()
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """The fields that differ from the defaults, by name."""
+        values = {x.name: (getattr(self, x.name), x.default) for x in dataclasses.fields(self)}
+        return {name: value for name, (value, default) in values.items() if value != default}
+
+    def __str__(self) -> str:
+        """The differences in words."""
+        words = {
+            "flips": "flips",
+            "shift": f"shifts by up to {self.shift}",
+            "warmup": f"{self.warmup} epochs of warm-up",
+            "cosine": "cosine",
+            "weight_decay": f"weight decay {self.weight_decay:g}",
+            "smoothing": f"label smoothing {self.smoothing:g}",
+            "random_steps": f"{', '.join(map(str, self.random_steps))} steps at random",
+        }
+        return ", ".join(words[name] for name in self.content)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +87,7 @@ class Protocol:
     - `counted`: counts the evaluations of an adaptive solver on this many test images after each
       epoch. 0 turns it off, which saves time on a CPU.
     - `checked`: compares the trained model with one of fine steps, which takes long on a CPU.
+    - `recipe`: differences from the paper's training.
     """
 
     solver: str
@@ -56,6 +102,7 @@ class Protocol:
     validation: int | None = None
     counted: int = 256
     checked: bool = True
+    recipe: Recipe | None = None
 
     def __post_init__(self):
         for name, value, choices in (
@@ -73,14 +120,23 @@ class Protocol:
             raise ValueError(f"rtol={self.rtol}: expected a positive, finite number.")
         if self.rtol is not None and self.solver == "euler":
             raise ValueError("euler does not estimate its error: give steps, or another solver.")
+        if self.recipe is not None and self.recipe.random_steps and self.rtol is not None:
+            raise ValueError(f"rtol={self.rtol} leaves no steps to draw: give steps instead.")
 
     @property
     def content(self) -> dict[str, Any]:
-        """The fields by name. `validation` is left out if it is None, as in older runs."""
-        content = dataclasses.asdict(self)
-        if self.validation is None:
-            del content["validation"]
-        return content
+        """The fields by name, without `validation` and `recipe` if they are None, as in older
+        runs."""
+        content = {x.name: getattr(self, x.name) for x in dataclasses.fields(self)}
+        for name in ("validation", "recipe"):
+            if content[name] is None:
+                del content[name]
+        return content | ({} if self.recipe is None else {"recipe": self.recipe.content})
+
+    @classmethod
+    def of_content(cls, content: dict[str, Any]) -> "Protocol":
+        """The inverse of `content`, after it was written as JSON."""
+        return msgspec.convert(content, cls)
 
     @property
     def digest(self) -> str:
@@ -118,7 +174,7 @@ def default_protocol(model: str) -> Protocol:
     intervals = paper_intervals(model)
     if intervals == 1:
         return Protocol("bosh3", 4)
-    return Protocol("midpoint", {2: 3, 3: 2, 5: 1}[intervals])
+    return Protocol("midpoint", {2: 3, 3: 2, 5: 1, 6: 1}[intervals])
 
 
 def quick_protocol(model: str) -> Protocol:

@@ -15,9 +15,9 @@ import numpy as np
 
 from lagrax.training._files import read_whole
 
-from ..models import DATASETS, paper_models, paper_size
+from ..models import DATASETS, all_models, paper_size
 from ..result import ResultError
-from .protocol import ImageRun, Protocol, default_protocol
+from .protocol import ImageRun, Protocol, Recipe, default_protocol
 
 # A number for each epoch. JSON has null for one that is not finite.
 Series = np.ndarray
@@ -38,6 +38,7 @@ class TrainingRecord(msgspec.Struct, frozen=True):
     validation: Count | None = None
     counted: Count = 256
     checked: bool = True
+    recipe: Recipe | None = None
 
     @classmethod
     def of(cls, protocol: Protocol, training_images: int) -> "TrainingRecord":
@@ -57,8 +58,8 @@ def _shared_fields() -> tuple[str, ...]:
 class RunRecord(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     """The model and the protocol of a finished run, with a number for each epoch and metric.
 
-    `validation_accuracy`, `nfe`, `fine_accuracy` and `solver_error` are None if they were not
-    measured. A number of a series that was not finite is NaN.
+    `validation_accuracy`, `nfe`, `fine_accuracy`, `adaptive_accuracy` and `solver_error` are None
+    if they were not measured. A number of a series that was not finite is NaN.
     """
 
     dataset: str
@@ -71,6 +72,7 @@ class RunRecord(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     validation_accuracy: Series | None = None
     nfe: list[Count] | None
     fine_accuracy: Percentage | None = None
+    adaptive_accuracy: Percentage | None = None
     solver_error: float | None = None
     filters: Count | None = None
     params: Count | None = None
@@ -84,7 +86,7 @@ class RunRecord(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     training: TrainingRecord = msgspec.field(name="protocol")
 
     def __post_init__(self) -> None:
-        if self.dataset not in DATASETS or self.model not in paper_models():
+        if self.dataset not in DATASETS or self.model not in all_models():
             raise ValueError(f"the paper has no {self.model!r} on {self.dataset!r}")
         assert self.run  # Checks the protocol.
         for name in ("train_loss", "test_loss", "test_accuracy", "validation_accuracy", "nfe"):
@@ -173,7 +175,7 @@ def read_records(folder: Path) -> list[RunRecord]:
 
 def get_table_position(record: RunRecord) -> tuple[Any, ...]:
     """The sorting key for the order of the paper's tables."""
-    datasets, models, run = list(DATASETS), paper_models(), record.run
+    datasets, models, run = list(DATASETS), all_models(), record.run
     return datasets.index(run.dataset), models.index(run.model), run.protocol.digest, run.seed
 
 

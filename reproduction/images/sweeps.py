@@ -23,8 +23,18 @@ from lagrax.training._launchers import Launcher, launch
 from lagrax.training._machine import load
 
 from .. import data as data_sets
-from ..models import AUGMENTED, DATASETS, TABLE_1, paper_filters
+from ..models import AUGMENTED, DATASETS, TABLE_1, VARIANTS, paper_filters
 from ..result import Entry
+from .ablation_study import (
+    ABLATION_DATASET,
+    ABLATION_MODELS,
+    CONTINUITY_DATASET,
+    CONTINUITY_MODELS,
+    RECIPE_DATASET,
+    RECIPE_MODELS,
+    continuity_protocol,
+    recipe_protocol,
+)
 from .accuracy import SEEDS, image_result
 from .protocol import ImageRun, Protocol, default_protocol, quick_protocol
 from .records import RunRecord, encode_record, read_records
@@ -44,7 +54,14 @@ class SweepDefaults(NamedTuple):
 FULL = SweepDefaults(tuple(DATASETS), (*TABLE_1, *AUGMENTED), SEEDS, default_protocol)
 QUICK = SweepDefaults(("mnist",), ("UNPCDDE2", "NODE"), 1, quick_protocol)
 # By the name that `--study` takes.
-STUDIES = {"validation": SweepDefaults(("cifar10",), TABLE_1, SEEDS, validation_protocol)}
+STUDIES = {
+    "validation": SweepDefaults(("cifar10",), TABLE_1, SEEDS, validation_protocol),
+    "ablation": SweepDefaults((ABLATION_DATASET,), ABLATION_MODELS, SEEDS, validation_protocol),
+    "continuity": SweepDefaults(
+        (CONTINUITY_DATASET,), CONTINUITY_MODELS, SEEDS, continuity_protocol
+    ),
+    "recipe": SweepDefaults((RECIPE_DATASET,), RECIPE_MODELS, SEEDS, recipe_protocol),
+}
 
 
 def plan(
@@ -56,7 +73,8 @@ def plan(
     study: str | None = None,
     **changes: Any,
 ) -> list[ImageRun]:
-    """The runs of a sweep in their order: Table 1 on each data set, then the augmented models.
+    """The runs of a sweep in their order: Table 1 on each data set, then the augmented models, then
+    variants.
 
     **Arguments:**
 
@@ -75,7 +93,9 @@ def plan(
     models = _choose(models, default.models, FULL.models)
     for dataset, model in itertools.product(datasets, models):
         paper_filters(model, dataset)  # Raises for an unknown name.
-    tables = [[model for model in models if model in table] for table in (TABLE_1, AUGMENTED)]
+    tables = [
+        [model for model in models if model in table] for table in (TABLE_1, AUGMENTED, VARIANTS)
+    ]
     return [
         ImageRun(dataset, model, seed, _change_protocol(default.protocol(model), **changes))
         for table in tables

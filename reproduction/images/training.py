@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, Int32, PyTree, UInt8
+from jaxtyping import Array, Float, Int32, PRNGKeyArray, PyTree, UInt8
 
 from lagrax.nn import Classifier
 from lagrax.training import Trained, _machine, train
@@ -29,7 +29,7 @@ from ..data import Images
 from ..models import paper_intervals, paper_model, paper_size
 from ..result import ResultError
 from .convolution import replace_convolutions
-from .protocol import ImageRun, Protocol
+from .protocol import ImageRun, Protocol, Recipe
 from .records import RunRecord, TrainingRecord
 
 # The solver that counts evaluations: that of the code which the paper's models are based on.
@@ -112,7 +112,7 @@ def train_run(
         functions.loss,
         functions.make,
         data.train,
-        functions.optimiser,
+        make_optimiser(protocol, epoch_steps),
         steps=protocol.epochs * epoch_steps,
         seeds=run.seed,
         batch_size=protocol.batch_size,
@@ -135,7 +135,6 @@ class _Functions(NamedTuple):
 
     loss: Callable
     make: Callable
-    optimiser: Any
     evaluate: Callable
     compare_solvers: Callable
 
@@ -163,10 +162,11 @@ def _make_functions(dataset: str, model: str, protocol: Protocol) -> _Functions:
 
     @eqx.filter_jit
     def compare_solvers(model: Classifier, test: Batches) -> dict[str, Array]:
-        return _compare_solvers(model, copy_parameters(model, fine), test)
+        found = _compare_solvers(model, copy_parameters(model, fine), test)
+        _, accuracy = _measure(copy_parameters(model, adaptive), test)
+        return found | {"adaptive_accuracy": accuracy}
 
-    optimiser = optax.adam(protocol.learning_rate)
-    return _Functions(_compute_loss, make, optimiser, evaluate, compare_solvers)
+    return _Functions(_make_loss(protocol, make), make, evaluate, compare_solvers)
 
 
 def _make_model(model: str, dataset: str, key: Any, **options: Any) -> Classifier:
@@ -192,6 +192,64 @@ def _to_floats(images: UInt8[Array, "..."]) -> Float[Array, "..."]:
 def _compute_loss(model: Classifier, batch: tuple[Array, Array]) -> Float[Array, " batch"]:
     images, labels = batch
     return optax.softmax_cross_entropy_with_integer_labels(model(_to_floats(images)), labels)
+
+
+def _make_loss(protocol: Protocol, make: Callable[..., Classifier]) -> Callable:
+    """The cross-entropy, of changed images, labels and steps if the protocol has a recipe."""
+    recipe = protocol.recipe
+    if recipe is None:
+        return _compute_loss
+    models = [make(key=jax.random.key(0), steps=steps) for steps in recipe.random_steps]
+
+    def loss(model, batch, key):
+        images, labels = batch
+        image_key, steps_key = jax.random.split(key)
+        x = _to_floats(augment_images(recipe, images, image_key))
+        if models:
+            branches = [lambda m, x, other=other: copy_parameters(m, other)(x) for other in models]
+            number = jax.random.randint(steps_key, (), 0, len(branches))
+            logits = jax.lax.switch(number, branches, model, x)
+        else:
+            logits = model(x)
+        targets = optax.smooth_labels(jax.nn.one_hot(labels, logits.shape[-1]), recipe.smoothing)
+        return optax.softmax_cross_entropy(logits, targets)
+
+    return loss
+
+
+def augment_images(
+    recipe: Recipe, images: UInt8[Array, "..."], key: PRNGKeyArray
+) -> UInt8[Array, "..."]:
+    """Mirrors and moves each image of a batch at random."""
+    flip_key, shift_key = jax.random.split(key)
+    if recipe.flips:
+        flipped = jax.random.bernoulli(flip_key, shape=(len(images), 1, 1, 1))
+        images = jnp.where(flipped, images[:, :, ::-1], images)
+    if recipe.shift:
+        border = (recipe.shift, recipe.shift)
+        padded = jnp.pad(images, ((0, 0), border, border, (0, 0)), mode="edge")
+        starts = jax.random.randint(shift_key, (len(images), 2), 0, 2 * recipe.shift + 1)
+        cut = lambda image, start: jax.lax.dynamic_slice(image, (*start, 0), images.shape[1:])
+        images = jax.vmap(cut)(padded, starts)
+    return images
+
+
+# A compiled program belongs to its optimiser, which the seeds share.
+@functools.cache
+def make_optimiser(protocol: Protocol, epoch_steps: int) -> optax.GradientTransformation:
+    """Adam, or that of the protocol's recipe."""
+    recipe, rate = protocol.recipe, protocol.learning_rate
+    if recipe is None:
+        return optax.adam(rate)
+    if recipe.cosine:
+        rate = optax.warmup_cosine_decay_schedule(
+            0.0 if recipe.warmup else rate,
+            rate,
+            recipe.warmup * epoch_steps,
+            protocol.epochs * epoch_steps,
+        )
+    decayed = functools.partial(jax.tree.map, lambda x: x.ndim > 1)
+    return optax.adamw(rate, weight_decay=recipe.weight_decay, mask=decayed)
 
 
 def _measure(model: Classifier, batches: Batches) -> tuple[Array, Array]:
@@ -258,6 +316,7 @@ def _make_record(
         validation_accuracy=validation,
         nfe=[int(n) for n in metrics["nfe"].values] if protocol.counted else None,
         fine_accuracy=_round_to_five_digits(comparison.get("fine_accuracy")),
+        adaptive_accuracy=_round_to_five_digits(comparison.get("adaptive_accuracy")),
         solver_error=_round_to_five_digits(comparison.get("solver_error")),
         **paper_size(run.model, run.dataset),
         solver=protocol.solver,
@@ -301,7 +360,7 @@ def load_model(path: str | Path) -> Classifier:
     try:
         about = load_metadata(path)
         run = parse_json(about["run"])
-        protocol = Protocol(**run["protocol"])
+        protocol = Protocol.of_content(run["protocol"])
         options = {"compute_dtype": protocol.dtype, **protocol.flow_options}
         like = _make_model(run["model"], run["dataset"], key=jax.random.key(0), **options)
         model, _ = load_checkpoint(path, like)

@@ -16,7 +16,7 @@ from .statistics import Cells, Spread, get_best, get_fine, get_last, paper_accur
 HELD_OUT = 5000
 
 # Midpoint steps in each interval, by the number of intervals.
-STEPS = {1: 6, 2: 3, 3: 2, 5: 1}
+STEPS = {1: 6, 2: 3, 3: 2, 5: 1, 6: 1}
 
 COLUMNS = [
     "model",

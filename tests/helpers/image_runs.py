@@ -19,7 +19,8 @@ BRIEF = Protocol("euler", 1, precision="f32", epochs=2, batch_size=32, counted=0
 def tiny_models():
     """Four filters, and test images in two batches of which the last is filled up."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(models, "_FILTERS", dict.fromkeys(models._FILTERS, (4, 4)))
+        for filters in ("_FILTERS", "_VARIANT_FILTERS"):
+            patch.setattr(models, filters, dict.fromkeys(getattr(models, filters), (4, 4)))
         patch.setattr(training, "TEST_BATCH", 20)
         clear_caches()
         yield

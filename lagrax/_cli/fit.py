@@ -42,7 +42,7 @@ from .fit_report import render_fit
 from .fit_scores import QUIET
 from .fit_terms import warn_of_weak_terms
 from .long_run import LongRun
-from .table import Measurements, TableError, read_table, write_table
+from .table import Measurements, TableError, read_tables, write_table
 
 Task = tuple[Path, Path, FitOptions]
 
@@ -94,9 +94,7 @@ def fit_table(data: Path, out: Path, options: FitOptions) -> tuple[dict[str, Any
     check_folder(out, "fit")
     for package in ("matplotlib.figure", "optax", "jinja2", "plotly.offline", "safetensors"):
         load(package)
-    table = read_table(
-        data, options.time, options.column or None, options.inputs or (), options.unit
-    )
+    (table,) = read_tables(data, options.roles)
     result = fit_equation(data, options, table)
     lines = [*format_lines(result), *note_new_folder(out)]
     summary = write_answer(result, out)

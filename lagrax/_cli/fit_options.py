@@ -8,6 +8,7 @@ import typer
 
 from .._solve.arguments import MOST_COUNT
 from ..identify._options import DEFAULTS, MOST, Options
+from .table import Roles
 from .units import SHORT, Duration, UnitError, parse_duration, parse_period, parse_unit
 
 
@@ -58,6 +59,19 @@ class FitOptions:
             f"Unit of the times: {', '.join(SHORT.values())}. Dates have one by default.",
         ),
     ] = None
+    exclude: Annotated[
+        list[str] | None, typer.Option(help="Column to leave aside. Repeat for more.")
+    ] = None
+    dt: Annotated[
+        Duration | None,
+        _declare_option(
+            parse_period, "DURATION", "Time between two rows, if no column holds times."
+        ),
+    ] = None
+    date_format: Annotated[
+        str | None,
+        typer.Option(metavar="FORM", help="Form of the dates, such as %m/%d/%Y %H:%M."),
+    ] = None
     hold: Annotated[
         Duration | None,
         _declare_option(
@@ -89,6 +103,14 @@ class FitOptions:
     degree: Annotated[
         int, typer.Option(help="Highest degree of the library's terms.", min=1, max=6)
     ] = Options.degree
+    window: Annotated[
+        int | None,
+        typer.Option(
+            help="Samples that training predicts from one measured start. Chosen by default.",
+            min=1,
+            max=MOST_COUNT,
+        ),
+    ] = None
     forecast: Annotated[
         Duration,
         _declare_option(
@@ -115,6 +137,19 @@ class FitOptions:
         """The options that are arguments of `Identifier`, too."""
         own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {name: own[name] for name in DEFAULTS if name in own}
+
+    @property
+    def roles(self) -> Roles:
+        """The roles of the columns."""
+        return Roles(
+            self.time,
+            self.column or None,
+            self.inputs or (),
+            self.unit,
+            exclude=self.exclude or (),
+            dt=self.dt,
+            date_format=self.date_format,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The options for JSON. A duration is a text, or a number if it has no unit."""

@@ -5,29 +5,27 @@ import dataclasses
 import datetime
 import difflib
 import io
-import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float64
 
 from ..training._files import write_atomically
-from ..training._machine import load
 from .table_cells import (
     LEAST_ROWS,
+    USE_POINTS,
     TableError as TableError,
     is_formatted,
     is_missing,
     list_names,
-    parse_compact_dates,
-    parse_date,
+    parse_numbers,
+    strip_percent,
 )
-from .table_file import read_rows
-from .units import SECONDS, Calendar, find_unit, format_dates
-
-_USE_POINTS = "write decimals with a point, and nothing between thousands"
+from .table_sheet import Sheet, drop_index, find_time, join_hours, name_times
+from .table_times import Times, bracketed_unit, count_rows, read_times
+from .units import SECONDS, Calendar, Duration, format_dates
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +35,8 @@ class Measurements:
     - `ts`: the times as numbers. Dates are counted in `unit` from the first of them by `calendar`.
     - `unit`: None for times that are numbers without a unit.
     - `left_out`: the columns that were not asked for and hold no numbers.
+    - `offsets`: the times from which dates have another time zone, and that zone.
+    - `group`: what tells this series from the others of its file.
     """
 
     time_name: str
@@ -48,6 +48,8 @@ class Measurements:
     unit: str | None = None
     calendar: Calendar | None = None
     left_out: tuple[str, ...] = ()
+    offsets: tuple[tuple[float, datetime.tzinfo], ...] = ()
+    group: str = ""
 
     @property
     def gap(self) -> float:
@@ -63,7 +65,7 @@ class Measurements:
         """The title of a time axis, with the unit and the start."""
         if self.calendar is not None:
             return str(self.calendar)
-        named = self.unit is None or _bracketed_unit(self.time_name) is not None
+        named = self.unit is None or bracketed_unit(self.time_name) is not None
         return self.time_name if named else f"{self.time_name} [{self.unit}]"
 
     @property
@@ -107,20 +109,54 @@ class Measurements:
 
     def format_times(self, ts: Float64[np.ndarray, " m"]) -> np.ndarray:
         """Times as the file has them: numbers or ISO dates."""
-        return ts if self.calendar is None else np.array(format_dates(self.calendar.dates(ts)))
+        return ts if self.calendar is None else np.array(format_dates(self._dates(ts)))
 
     def format_time(self, t: float) -> str:
         """A time in a sentence."""
-        return (
-            f"{t:.9g}"
-            if self.calendar is None
-            else format_dates(self.calendar.dates(np.array([t])), sep=" ")[0]
-        )
+        if self.calendar is None:
+            return f"{t:.9g}"
+        return format_dates(self._dates(np.array([t])), sep=" ")[0]
+
+    def _dates(self, ts: Float64[np.ndarray, " m"]) -> list[datetime.datetime]:
+        """Dates in the time zone that the file has then."""
+        assert self.calendar is not None
+        dates = self.calendar.dates(ts)
+        for since, zone in self.offsets:
+            dates = [
+                d.astimezone(zone) if t >= since - 1e-9 else d
+                for t, d in zip(ts, dates, strict=True)
+            ]
+        return dates
 
     def with_unit(self, time: float) -> str:
         """A length of time in words."""
         unit = "" if self.unit is None else f" {self.unit}"
         return f"{time:g}{unit.removesuffix('s') if time == 1 else unit}"
+
+
+class Roles(NamedTuple):
+    """What the columns of a table are, as the user says.
+
+    - `time`: the column of times, the first one by default: increasing numbers, or dates, ISO's,
+      31.01.2024 or 01/31/2024.
+    - `columns`: the columns to learn. By default all others that hold numbers.
+    - `inputs`: columns that drive the system, known at all times.
+    - `unit`: the unit in which dates are counted, chosen by their span and distance by default; or
+      the unit of times that are numbers, by default the one in brackets behind the column's name.
+    - `by`: a column that tells several series apart.
+    - `exclude`: columns to leave aside.
+    - `dt`: the time between two rows, if no column holds times.
+    - `date_format`: the form of dates, as `strptime` has it.
+    """
+
+    time: str | None = None
+    columns: Sequence[str] | None = None
+    inputs: Sequence[str] = ()
+    unit: str | None = None
+    by: str | None = None
+    exclude: Sequence[str] = ()
+    dt: Duration | None = None
+    date_format: str | None = None
 
 
 def read_table(
@@ -129,49 +165,67 @@ def read_table(
     columns: Sequence[str] | None = None,
     inputs: Sequence[str] = (),
     unit: str | None = None,
+    **others: Any,
 ) -> Measurements:
-    """Reads the measurements in a file and checks them; raises a `TableError` if one is invalid.
+    """Reads the one series of measurements in a file; see `Roles` for the arguments."""
+    (table,) = read_tables(path, Roles(time, columns, inputs, unit, **others))
+    return table
 
-    - `time`: the column of times, the first one by default: increasing numbers, or dates, ISO's or
-      31.01.2024.
-    - `columns`: the columns to learn. By default all others that hold numbers.
-    - `inputs`: columns that drive the system, known at all times.
-    - `unit`: the unit in which dates are counted, chosen by their span and distance by default; or
-      the unit of times that are numbers, by default the one in brackets behind the column's name.
 
-    Empty cells, NA, NaN and null are missing values. A CSV file has a header; commas, semicolons or
-    tabs between its cells; and decimals with points, or all of them with commas if no cells are
-    separated by these. Lines before the header that begin with # are comments. Rows are counted as
-    an editor does; the header is usually row 1.
+def read_tables(path: Path, roles: Roles) -> list[Measurements]:
+    """Reads the measurements in a file, one series for each value of the column `by`.
+
+    Raises a `TableError` if a cell is invalid. Empty cells, NA, NaN and null are missing values. A
+    CSV file has a header; commas, semicolons or tabs between its cells; and decimals with points,
+    or all of them with commas if no cells are separated by these. Lines before the header that
+    begin with # are comments. Rows are counted as an editor does; the header is usually row 1.
     """
-    sheet = _Sheet.read(path)
-    time, names = _assign_columns(sheet, time, columns, inputs)
+    sheet, roles = _prepare_sheet(Sheet.read(path), roles)
+    time, names = _assign_columns(sheet, roles)
     if len(sheet.rows) < LEAST_ROWS:
         raise TableError(
             f"{path} has too few rows of values: {len(sheet.rows)}; expected at least "
             f"{LEAST_ROWS}: measure for longer, or more often."
         )
+    groups = _split_groups(sheet, roles.by)
     left_out = []
-    if columns is None:
+    if roles.columns is None:
         left_out = [name for name in names if _is_text(sheet.column(name))]
         names = [name for name in names if name not in left_out]
+        if roles.by is not None:
+            left_out += [name for name in names if _is_constant(sheet, name, groups)]
+            names = [name for name in names if name not in left_out]
     if not names:
         raise TableError(
-            f"{path} has no column of numbers besides {list_names([time, *inputs])}; expected one "
-            f"at least: its columns are {list_names(sheet.names)}."
+            f"{path} has no column of numbers besides {list_names([time, *roles.inputs])}; "
+            f"expected one at least: its columns are {list_names(sheet.names)}."
         )
-    ts, unit, calendar = _read_times(sheet, time, unit)
-    return Measurements(
-        time_name=time,
-        ts=ts,
-        names=tuple(names),
-        ys=np.stack([_read_values(sheet, name) for name in names], axis=1),
-        input_names=tuple(inputs),
-        inputs=np.reshape([_read_input(sheet, n) for n in inputs], (len(inputs), len(ts))).T,
-        unit=unit,
-        calendar=calendar,
-        left_out=tuple(left_out),
-    )
+    times = {group: _read_times(sheet.take(rows), time, roles) for group, rows in groups.items()}
+    ys = np.stack([_read_values(sheet, name) for name in names], axis=1)
+    inputs = [_read_input(sheet, name) for name in roles.inputs]
+    us = np.reshape(inputs, (len(inputs), len(ys))).T
+    return [
+        Measurements(
+            time_name="time" if roles.dt else time,
+            ts=times[group].ts,
+            names=tuple(names),
+            ys=ys[rows],
+            input_names=tuple(roles.inputs),
+            inputs=us[rows],
+            unit=times[group].unit,
+            calendar=times[group].calendar,
+            left_out=tuple(left_out),
+            offsets=times[group].offsets,
+            group=group,
+        )
+        for group, rows in groups.items()
+    ]
+
+
+def _read_times(sheet: Sheet, time: str, roles: Roles) -> Times:
+    if roles.dt is not None:
+        return count_rows(sheet, roles.dt, roles.unit)
+    return read_times(sheet, time, roles.unit, roles.date_format)
 
 
 def write_table(path: Path, names: Sequence[str], columns: Sequence[Any]) -> None:
@@ -197,41 +251,56 @@ def write_table(path: Path, names: Sequence[str], columns: Sequence[Any]) -> Non
 # --- columns --------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
-class _Sheet:
-    """The cells below the header, as texts. `rows` has the number of each row in the file."""
-
-    path: Path
-    names: list[str]
-    rows: list[int]
-    cells: list[list[str]]
-
-    @classmethod
-    def read(cls, path: Path) -> "_Sheet":
-        (_, names), *body = read_rows(path)
-        return cls(path, names, [row for row, _ in body], [cells for _, cells in body])
-
-    def column(self, name: str) -> list[str]:
-        place = self.names.index(name)
-        return [row[place] for row in self.cells]
-
-    def error(self, index: int, name: str, sentence: str) -> TableError:
-        """An error in the column `name` of the row with this index."""
-        return TableError(f"{self.path}, row {self.rows[index]}, column {name!r}: {sentence}")
+def _prepare_sheet(sheet: Sheet, roles: Roles) -> tuple[Sheet, Roles]:
+    """Drops what numbers the rows, and joins dates and hours that stand in two columns."""
+    named = [*(roles.columns or ()), *roles.inputs, *([roles.by] if roles.by else [])]
+    for name in roles.exclude:
+        if name not in sheet.names:
+            raise _unknown_column(sheet, name)
+    sheet = drop_index(sheet.without(*roles.exclude), [*named, *filter(None, [roles.time])])
+    if roles.dt is not None:
+        return sheet, roles
+    sheet = name_times(sheet)
+    other = [roles.by] if roles.by else []
+    time = find_time(sheet, other) if roles.time is None else roles.time
+    if time in sheet.names and roles.date_format is None and roles.by is None:
+        sheet, time = join_hours(sheet, time, named)
+    return sheet, roles._replace(time=time)
 
 
-def _assign_columns(
-    sheet: _Sheet, time: str | None, columns: Sequence[str] | None, inputs: Sequence[str]
-) -> tuple[str, list[str]]:
+def _split_groups(sheet: Sheet, by: str | None) -> dict[str, list[int]]:
+    """The rows of each series, in the order of the file."""
+    if by is None:
+        return {"": list(range(len(sheet.rows)))}
+    groups: dict[str, list[int]] = {}
+    for index, cell in enumerate(sheet.column(by)):
+        groups.setdefault(cell, []).append(index)
+    short = [name for name, rows in groups.items() if len(rows) < 3]
+    if short:
+        raise TableError(
+            f"{sheet.path}, column {by!r}: {short[0]!r} has {len(groups[short[0]])} rows; expected "
+            "3 at least of each series: leave these rows out."
+        )
+    return groups
+
+
+def _is_constant(sheet: Sheet, name: str, groups: dict[str, list[int]]) -> bool:
+    """Whether a column does not change within any series."""
+    cells = sheet.column(name)
+    return all(len({cells[i] for i in rows}) == 1 for rows in groups.values())
+
+
+def _assign_columns(sheet: Sheet, roles: Roles) -> tuple[str, list[str]]:
     """The names of the columns of times and of values."""
-    if time is None:
-        time = sheet.names[0]
-    if not time:
+    time = roles.time or ""
+    if not time and roles.dt is None:
         raise TableError(
             f"{sheet.path}: its first column has no name; expected that of the times: name it in "
             "the header, or say which column holds the times."
         )
-    named = [time, *(columns or []), *inputs]
+    columns = roles.columns
+    named = [*([time] if time else []), *(columns or []), *roles.inputs]
+    named += [roles.by] if roles.by else []
     for number, name in enumerate(named):
         if not name or name not in sheet.names:
             raise _unknown_column(sheet, name)
@@ -246,7 +315,7 @@ def _assign_columns(
     return time, list(columns)
 
 
-def _unknown_column(sheet: _Sheet, name: str) -> TableError:
+def _unknown_column(sheet: Sheet, name: str) -> TableError:
     there = {other.casefold(): other for other in sheet.names}
     near = difflib.get_close_matches(name.casefold(), there, n=1)
     meant = f"did you mean {there[near[0]]!r}? " if near else ""
@@ -255,24 +324,18 @@ def _unknown_column(sheet: _Sheet, name: str) -> TableError:
     )
 
 
-def _parse_numbers(cells: Sequence[str]) -> Float64[np.ndarray, " n"]:
-    """Numbers, with NaN for all other cells."""
-    polars = load("polars")
-    return polars.Series(cells, dtype=polars.String).cast(polars.Float64, strict=False).to_numpy()
-
-
 def _is_text(cells: Sequence[str]) -> bool:
     """Whether a column holds words or dates, and no number."""
-    if not np.all(np.isnan(_parse_numbers(cells))):
+    if not np.all(np.isnan(parse_numbers(strip_percent(cells)))):
         return False
     present = [cell for cell in cells if not is_missing(cell)]
     return bool(present) and not any(map(is_formatted, present))
 
 
-def _read_values(sheet: _Sheet, name: str) -> Float64[np.ndarray, " n"]:
+def _read_values(sheet: Sheet, name: str) -> Float64[np.ndarray, " n"]:
     """A column of numbers that are not all the same; NaN if a value is missing."""
-    cells = sheet.column(name)
-    values = _parse_numbers(cells)
+    cells = strip_percent(sheet.column(name))
+    values = parse_numbers(cells)
     for index in np.flatnonzero(~np.isfinite(values)).tolist():
         if not is_missing(cells[index]):
             raise _invalid_value(sheet, index, name, cells[index])
@@ -286,17 +349,17 @@ def _read_values(sheet: _Sheet, name: str) -> Float64[np.ndarray, " n"]:
     )
 
 
-def _invalid_value(sheet: _Sheet, index: int, name: str, cell: str) -> TableError:
-    if np.isinf(_parse_numbers([cell])[0]):
+def _invalid_value(sheet: Sheet, index: int, name: str, cell: str) -> TableError:
+    if np.isinf(parse_numbers([cell])[0]):
         return sheet.error(
             index, name, f"{cell!r} is infinite; expected a finite number: leave the cell empty."
         )
     other = "correct it, empty it, or choose columns without this one"
-    advice = _USE_POINTS if is_formatted(cell) else other
+    advice = USE_POINTS if is_formatted(cell) else other
     return sheet.error(index, name, f"{cell!r:.60} is no number; expected one: {advice}.")
 
 
-def _read_input(sheet: _Sheet, name: str) -> Float64[np.ndarray, " n"]:
+def _read_input(sheet: Sheet, name: str) -> Float64[np.ndarray, " n"]:
     """A column of an input, which the equation needs at all times."""
     values = _read_values(sheet, name)
     if np.any(np.isnan(values)):
@@ -307,90 +370,3 @@ def _read_input(sheet: _Sheet, name: str) -> Float64[np.ndarray, " n"]:
             "fill it in, for example with the one before.",
         )
     return values
-
-
-# --- times ----------------------------------------------------------------------------------------
-
-
-def _read_times(
-    sheet: _Sheet, name: str, unit: str | None
-) -> tuple[Float64[np.ndarray, " n"], str | None, Calendar | None]:
-    """The times as numbers, their unit, and how dates are counted."""
-    cells = sheet.column(name)
-    dates = parse_compact_dates(cells)
-    if dates is None and parse_date(cells[0]) is not None:
-        dates = _read_dates(sheet, name, cells)
-    if dates is None:
-        calendar, ts = None, _read_instants(sheet, name, cells)
-        unit = unit or _bracketed_unit(name)
-    else:
-        calendar = Calendar.from_dates(dates, "days")
-        ts = calendar.count(dates)
-    _check_increasing(sheet, name, cells, ts)
-    if dates is not None:
-        calendar = Calendar.from_dates(dates, unit)
-        unit, ts = calendar.unit, calendar.count(dates)
-    return ts, unit, calendar
-
-
-def _bracketed_unit(name: str) -> str | None:
-    """The unit of a column such as `t [s]` or `time (min)`."""
-    found = re.search(r"[\[(]([^\])]*)[\])]\s*$", name)
-    return find_unit(found[1]) if found else None
-
-
-def _check_increasing(
-    sheet: _Sheet, name: str, cells: Sequence[str], ts: Float64[np.ndarray, " n"]
-) -> None:
-    late = np.flatnonzero(np.diff(ts) <= 0)
-    if not late.size:
-        return
-    index = int(late[0]) + 1
-    before = f"{cells[index - 1]!r} in row {sheet.rows[index - 1]}"
-    if ts[index] == ts[index - 1]:
-        what, advice = f"repeats {before}", "keep one of the rows, or their mean"
-    else:
-        what = f"comes after {before}"
-        advice = (
-            "sort the rows by this column, or, where another series begins here, give each its "
-            "own table"
-        )
-    raise sheet.error(
-        index, name, f"the time {cells[index]!r} {what}; expected increasing times: {advice}."
-    )
-
-
-def _read_instants(sheet: _Sheet, name: str, cells: Sequence[str]) -> Float64[np.ndarray, " n"]:
-    ts = _parse_numbers(cells)
-    for index in np.flatnonzero(~np.isfinite(ts)).tolist():
-        cell = cells[index]
-        got = "the time is missing" if is_missing(cell) else f"{cell!r:.60} is no time"
-        other = "correct it, remove the row, or name another column as the time"
-        advice = _USE_POINTS if is_formatted(cell) else other
-        or_date = "" if index else " or an ISO date (2024-01-31)"
-        raise sheet.error(index, name, f"{got}; expected a finite number{or_date}: {advice}.")
-    return ts
-
-
-def _read_dates(sheet: _Sheet, name: str, cells: Sequence[str]) -> list[datetime.datetime]:
-    dates: list[datetime.datetime] = []
-    for index, cell in enumerate(cells):
-        date = parse_date(cell)
-        if date is None:
-            got = "the date is missing" if is_missing(cell) else f"{cell!r:.60} is no date"
-            raise sheet.error(
-                index,
-                name,
-                f"{got}; expected an ISO date (2024-01-31, 2024-01-31T12:30) as in the first row: "
-                "correct it, or remove the row.",
-            )
-        if dates and (date.tzinfo is None) != (dates[0].tzinfo is None):
-            has, had = ("no", "one") if date.tzinfo is None else ("a", "none")
-            raise sheet.error(
-                index,
-                name,
-                f"{cell!r} has {has} time zone; expected {had}, as in the first row: give all of "
-                "them one, or none.",
-            )
-        dates.append(date)
-    return dates

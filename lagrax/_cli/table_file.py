@@ -7,6 +7,7 @@ takes 0.1 s and `csv` 1 s, which is little beside a fit.
 """
 
 import collections
+import contextlib
 import csv
 import io
 import itertools
@@ -59,6 +60,7 @@ def read_rows(path: Path) -> list[Row]:
     # Spreadsheets write names over several lines.
     first, names = rows[0]
     names = [re.sub(r"[\t-\r]+", " ", name) for name in names]
+    rows, names = _take_units(rows, names)
     _check_names(path, first, names)
     for row, cells in rows[1:]:
         if len(cells) != len(names):
@@ -68,6 +70,23 @@ def read_rows(path: Path) -> list[Row]:
                 f"header ({list_names(names)}): fill the row up, or remove it."
             )
     return [(first, names), *rows[1:]]
+
+
+def _take_units(rows: list[Row], names: list[str]) -> tuple[list[Row], list[str]]:
+    """Adds a row of units below the header to the names.
+
+    Such a row holds no number, and the one below it does wherever there is a unit.
+    """
+    if len(rows) < 3 or not len(rows[1][1]) == len(rows[2][1]) == len(names):
+        return rows, names
+    units, values = rows[1][1], rows[2][1]
+    if any(looks_measured(unit) for unit in units) or sum(map(bool, units)) < 2:
+        return rows, names
+    if not all(looks_measured(v) for u, v in zip(units, values, strict=True) if not is_missing(u)):
+        return rows, names
+    bare = [unit.strip("[]() ") for unit in units]
+    named = [f"{n} [{unit}]" if unit else n for n, unit in zip(names, bare, strict=True)]
+    return [rows[0], *rows[2:]], named
 
 
 def _check_names(path: Path, row: int, names: Sequence[str]) -> None:
@@ -130,6 +149,9 @@ def _decode(path: Path, content: bytes) -> str:
     except UnicodeDecodeError as error:
         row = content.count(b"\n", 0, error.start) + 1
         where = "" if utf16 else f", row {row}"
+        if not utf16:  # As spreadsheets of Windows write it, for example with a degree sign.
+            with contextlib.suppress(UnicodeDecodeError):
+                return content.decode("cp1252")
         raise TableError(
             f"{path}{where}: the text is {'UTF-16' if utf16 else 'in another encoding'}; expected "
             "UTF-8: save the file as “CSV UTF-8”."

@@ -59,7 +59,7 @@ AROUND = {
     "gap.csv": csv((7, "1.0,0.1,NA")),
     "inf.csv": csv((7, "1.0,inf,0")),
     "ragged.csv": csv((7, "1.0,0.1")),
-    "latin.csv": csv((7, "1.0,ä,0")).encode("latin-1"),
+    "latin.csv": csv((7, "1.0,ä\x81,0")).encode("latin-1"),
     "nul.csv": csv((7, "1.0,0\0,0")),
     "flat.csv": csv(rows=[f"{t},1.0,1.0" for t in range(60)]),
     "folder.csv": None,

@@ -11,7 +11,15 @@ import polars
 import pytest
 
 from lagrax._cli import table_file
-from lagrax._cli.table import LEAST_ROWS, TableError, read_table, write_table
+from lagrax._cli.table import (
+    LEAST_ROWS,
+    Roles,
+    TableError,
+    read_table,
+    read_tables,
+    write_table,
+)
+from lagrax._cli.units import Duration
 
 TS = [0.0, 0.5, 1.0, 1.25, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0]
 
@@ -108,9 +116,103 @@ def test_dates_with_points_have_the_day_first(tmp_path):
         datetime.datetime(2024, 2, 1),
         [0.0, 1.5, 2.0],
     )
+
+
+def test_dates_with_slashes_tell_whether_the_month_is_first(tmp_path):
+    starts = {
+        "{:02}/{:02}/2024": datetime.datetime(2024, 1, 8),  # the day first
+        "{1}/{0}/2024 8:30 PM": datetime.datetime(2024, 1, 8, 20, 30),
+    }
+    for form, start in starts.items():
+        rows = [f"{form.format(day, 1)};{day}" for day in range(8, 20)]
+        table = read_table(write(tmp_path, ["day;x", *rows]))
+        assert (table.calendar.start, table.ts[:2].tolist()) == (start, [0.0, 1.0])
     rows = [f"02/{day:02}/2024;{day}" for day in range(1, 13)]
-    with pytest.raises(TableError, match=r"'02/01/2024' is no time; .*ISO date \(2024-01-31\)"):
-        read_table(write(tmp_path, ["day;x", *rows]))
+    path = write(tmp_path, ["day;x", *rows])
+    with pytest.raises(TableError, match=r"row 2.*'02/01/2024' may have .* --date-format %m/%d/%Y"):
+        read_table(path)
+    for form, gap in (("%m/%d/%Y", 1.0), ("%d/%m/%Y", 31.0)):
+        table = read_table(path, date_format=form, unit="days")
+        assert table.ts[1] == gap
+    with pytest.raises(TableError, match=r"'02/01/2024' is not of the form '%Y'; .*'2024'"):
+        read_table(path, date_format="%Y")
+
+
+@pytest.mark.parametrize("hour", ["{:02}:30", "{:02}.30.00", "{:02}:30:00"])
+def test_dates_and_hours_in_two_columns_are_joined(tmp_path, hour):
+    rows = [f"2024-03-{1 + n // 24:02},{hour.format(n % 24)},{n}" for n in range(40)]
+    table = read_table(write(tmp_path, ["date,time,x", *rows]))
+    assert (table.time_name, table.names) == ("date time", ("x",))
+    assert table.calendar.start == datetime.datetime(2024, 3, 1, 0, 30)
+    np.testing.assert_array_equal(table.ts, np.arange(40))
+
+
+@pytest.mark.parametrize("index", ["rownames", "Unnamed: 0", ""])
+@pytest.mark.parametrize("time", ["time", "Date", "year", "hour", "Time [h]"])
+def test_the_number_of_a_row_is_not_the_time(tmp_path, index, time):
+    """R and pandas write it in front."""
+    rows = [f"{number},{t},{t * t}" for number, t in enumerate(TS, 1)]
+    path = write(tmp_path, [f"{index},{time},x", *rows])
+    table = read_table(path)
+    assert (table.time_name, table.names) == (time, ("x",))
+    np.testing.assert_array_equal(table.ts, TS)
+    if index:  # It is the time if asked for, or if nothing else says so.
+        assert read_table(path, time=index).ts[0] == 1
+        path = write(tmp_path, [f"{index},a,x", *rows])
+        assert read_table(path).time_name == index
+
+
+def test_dates_without_a_name_are_times(tmp_path):
+    """As pandas writes the index of a series."""
+    rows = [f"2024-01-{day:02},{day}" for day in range(1, 13)]
+    table = read_table(write(tmp_path, [",x", *rows]))
+    assert (table.time_name, table.ts[-1]) == ("time", 11.0)
+
+
+def test_summer_time_keeps_the_offset_of_the_file(tmp_path):
+    hours = [f"2024-03-30T{hour:02}:00:00+01:00" for hour in range(20, 24)]
+    hours += [f"2024-03-31T{hour:02}:00:00+01:00" for hour in range(2)]
+    hours += [f"2024-03-31T{hour:02}:00:00+02:00" for hour in range(3, 9)]
+    table = read_table(write(tmp_path, ["when,x", *[f"{h},{n}" for n, h in enumerate(hours)]]))
+    np.testing.assert_array_equal(np.diff(table.ts), 1)
+    assert list(table.format_times(table.ts)) == hours
+    assert list(table.format_times(table.ts[-1:] + 1)) == ["2024-03-31T09:00:00+02:00"]
+
+
+def test_times_may_be_counted_by_rows(tmp_path):
+    path = write(tmp_path, ["x,y", *[f"{n % 3},{n}" for n in range(12)]])
+    table = read_table(path, dt=Duration(0.5, "seconds"), exclude=["y"])
+    assert (table.time_name, table.unit, table.names) == ("time", "seconds", ("x",))
+    np.testing.assert_array_equal(table.ts, 0.5 * np.arange(12))
+
+
+def test_a_row_of_units_below_the_header(tmp_path):
+    table = read_table(write(tmp_path, ["t,x,y", "s,[m],", *lines()[1:]]))
+    assert (table.time_name, table.unit, table.names) == ("t [s]", "seconds", ("x [m]", "y"))
+    np.testing.assert_array_equal(table.ts, TS)
+
+
+def test_windows_encoding_and_percent_signs(tmp_path):
+    text = "\n".join(["t;T °C;share", *[f"{t};{t * t};{t} %" for t in TS]])
+    table = read_table(write(tmp_path, text.encode("cp1252")))
+    assert table.names == ("T °C", "share")
+    np.testing.assert_array_equal(table.ys[:, 1], TS)
+
+
+def test_series_are_told_apart_by_a_column(tmp_path):
+    rows = [
+        f"{who},{t},{t + n},{dose},7"
+        for n, (who, dose) in enumerate([("a", 1), ("b", 2)])
+        for t in TS
+    ]
+    path = write(tmp_path, ["who,hour,x,dose,age", *rows])
+    a, b = read_tables(path, Roles(by="who", inputs=["dose"]))
+    assert (a.group, b.group, a.names, a.left_out) == ("a", "b", ("x",), ("age",))
+    np.testing.assert_array_equal(a.ts, TS)
+    np.testing.assert_array_equal(b.ys[:, 0], np.array(TS) + 1)
+    np.testing.assert_array_equal(b.inputs[:, 0], 2)
+    with pytest.raises(TableError, match=r"row 14, .*name the column .* \(--by\)"):
+        read_table(path, time="hour")
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
@@ -136,7 +238,7 @@ def test_blanks_around_quotation_marks(tmp_path):
 
 
 def test_text_columns_are_left_out(tmp_path):
-    rows = [f"{t},{t * t},{t}%,a" for t in TS]
+    rows = [f"{t},{t * t},about {t},a" for t in TS]
     table = read_table(write(tmp_path, ["t,x,share,note", *rows]))
     assert (table.names, table.left_out) == (("x",), ("share", "note"))
 
@@ -386,7 +488,7 @@ REFUSED = {
     "binary": (b"PK\x03\x04\x00\x00", {}, f"{PLACE} is a binary file; .*export the data as CSV"),
     "UTF-16": ("\n".join(lines()).encode("utf-16"), {}, f"{PLACE}: the text is UTF-16; .*UTF-8"),
     "Latin-1": (
-        "\n".join(lines(row4="1.0,2,ä")).encode("latin-1"),
+        "\n".join(lines(row4="1.0,2,ä\x81")).encode("latin-1"),
         {},
         f"{PLACE}, row 4: the text is in another encoding; expected UTF-8: save",
     ),

@@ -1,4 +1,9 @@
-"""Breakpoints of a solve, and the knot or time at which each delay is sampled."""
+"""Breakpoints of a solve, and the knot or time at which each delay is sampled.
+
+A breakpoint is the time of a knot, and a knot is a breakpoint with the state there. An instant is a
+time at which a hold samples the state. Instants between t0 and t1 are breakpoints, but not the only
+ones.
+"""
 
 import itertools
 import math

@@ -26,38 +26,41 @@ with warnings.catch_warnings():
         successful. Under `jit` and `vmap` compare codes: `sol.result == RESULTS.successful`.
         """
 
+        __module__ = "lagrax"  # as printed
+
         successful = ""
         max_steps_reached = (
-            "The maximum number of solver steps was reached before t1; `sol.failed_at` says when. "
-            "If the solution grows without bound there, it becomes infinite and more steps do not "
-            "help. If it is stiff, use a solver such as diffrax.Kvaerno5. Otherwise raise "
-            "`max_steps` or loosen the tolerances."
+            "The maximum number of solver steps was reached before t1; with `throw=False`, "
+            "`sol.failed_at` says when. If the solution grows without bound there, it becomes "
+            "infinite and more steps do not help. If it is stiff, use a solver such as "
+            "diffrax.Kvaerno5. Otherwise raise `max_steps` or loosen the tolerances."
         )
         dt_min_reached = (
-            "The step size fell below the controller's `dtmin`; `sol.failed_at` says when. The "
-            "solution may become infinite there; if not, lower `dtmin`, loosen the tolerances, or "
-            "use a stiff solver such as diffrax.Kvaerno5."
+            "The step size fell below the controller's `dtmin`; with `throw=False`, "
+            "`sol.failed_at` says when. The solution may become infinite there; if not, lower "
+            "`dtmin`, loosen the tolerances, or use a stiff solver such as diffrax.Kvaerno5."
         )
         nonlinear_max_steps_reached = (
-            "An implicit step found no solution of its equation; `sol.failed_at` says when. The "
-            "solution of the differential equation may become infinite there; if not, take shorter "
-            "steps, or give the solver's `root_finder` more iterations."
+            "An implicit step found no solution of its equation; with `throw=False`, "
+            "`sol.failed_at` says when. The solution of the differential equation may become "
+            "infinite there; if not, take shorter steps, or give the solver's `root_finder` more "
+            "iterations."
         )
         nonlinear_divergence = (
-            "The root finder of an implicit step diverged; `sol.failed_at` says when. The solution "
-            "of the differential equation may become infinite there; if not, take shorter steps, "
-            "or give the solver another `root_finder`."
+            "The root finder of an implicit step diverged; with `throw=False`, `sol.failed_at` "
+            "says when. The solution of the differential equation may become infinite there; if "
+            "not, take shorter steps, or give the solver another `root_finder`."
         )
         state_not_finite = (
-            "The state became infinite or NaN; `sol.failed_at` says when. At t0 that is `y0` "
-            "itself, or its type has too few digits for the tolerances. Later the equation may "
-            "blow up there, or steps are too long for it: use more `steps`, or leave `steps` out "
-            "for adaptive ones."
+            "The state became infinite or NaN; with `throw=False`, `sol.failed_at` says when. At "
+            "t0 that is `y0` itself, or its type has too few digits for the tolerances. Later the "
+            "equation may blow up there, or steps are too long for it: use more `steps`, or leave "
+            "`steps` out for adaptive ones."
         )
         step_underflow = (
-            "The step size fell below what the floating point type can resolve; `sol.failed_at` "
-            "says when. The solution may become infinite there; if not, loosen the tolerances, use "
-            "float64, or a stiff solver such as diffrax.Kvaerno5."
+            "The step size fell below what the floating point type can resolve; with "
+            "`throw=False`, `sol.failed_at` says when. The solution may become infinite there; if "
+            "not, loosen the tolerances, use float64, or a stiff solver such as diffrax.Kvaerno5."
         )
         intervals_too_few = (
             "`intervals` is too small for the span from t0 to t1, or a traced t1 is before t0, a "
@@ -76,12 +79,14 @@ class SolveError(RuntimeError):
     The message says what went wrong, when, and what to do.
     """
 
+    __module__ = "lagrax"  # as printed in a traceback
+
 
 class Knots(NamedTuple):
-    """The breakpoints of the solution and the states there, including t0 and t1.
+    """The ends of the intervals that the solve goes through, with the states there.
 
-    - `ts`: the times, which are instants of holds, times at which kinks arrive through a lag,
-      `jump_ts`, and further points where an interval would be longer than the shortest lag.
+    - `ts`: the times: t0, t1, the instants of holds, times at which kinks arrive through a lag,
+      `jump_ts`, and further times where an interval would be longer than the shortest lag.
     - `ys`: the states, like `y0` with one more axis in front.
     """
 
@@ -89,11 +94,17 @@ class Knots(NamedTuple):
     ys: PyTree[Shaped[Array, "knots ..."]]
 
 
+class _Shown(str):
+    """A text that is printed without quotation marks."""
+
+    __repr__ = str.__str__
+
+
 class Solution(eqx.Module):
     """The answer of `lagrax.solve`.
 
     - `ts`, `ys`: the times and states that `saveat` asked for.
-    - `knots`: the breakpoints `knots.ts` and the states there `knots.ys`.
+    - `knots`: the ends of the intervals, `knots.ts`, and the states there, `knots.ys`.
     - `stats`: the numbers of intervals, steps, rejected steps and evaluations of the field. The
       last is `None` for implicit solvers, which do not report it.
     - `result`: a `lagrax.RESULTS`; `failed_at` is the time of the failure, or NaN. States after it
@@ -131,6 +142,15 @@ class Solution(eqx.Module):
         # `jnp.clip` would have the derivative a half at an end.
         t = jnp.where(t > self.t1, self.t1, jnp.where(t < self.t0, self.t0, t))
         return replace_invalid(inside, self.dense.evaluate(t), self._nan)
+
+    def __repr__(self) -> str:
+        # The message of a success is empty, and those of many solves are too long.
+        good = self.result == RESULTS.successful
+        if is_traced(good) or not jnp.any(good):
+            return eqx.tree_pformat(self)
+        count = f"{jnp.sum(good)} of {good.size} " if good.ndim else ""
+        shown = _Shown(f"lagrax.RESULTS<{count}successful>")
+        return eqx.tree_pformat(eqx.tree_at(lambda sol: sol.result, self, shown))
 
     def __call__(self, *times: Any) -> None:
         raise TypeError(
@@ -173,7 +193,7 @@ def _describe_failure(solution: Solution) -> str:
     if solution.result == RESULTS.max_steps_reached:
         hint = _explain_max_steps(solution, failed_at)
     # An error has no `sol`, and gives the time itself.
-    message = message.replace("; `sol.failed_at` says when", "")
+    message = message.replace("; with `throw=False`, `sol.failed_at` says when", "")
     return f"{hint or message} It failed at t = {failed_at:g}."
 
 

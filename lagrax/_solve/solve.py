@@ -60,14 +60,14 @@ def solve(
       the equation is an ordinary one.
     - `solver`: any ODE solver of diffrax.
     - `stepsize_controller`: a controller of diffrax, by default `PIDController(rtol=1e-5,
-      atol=1e-7)`. The step size is carried across breakpoints. The `jump_ts` of a
-      `ClipStepSizeController` become breakpoints and may be traced and differentiated.
+      atol=1e-7)`. The step size is carried across knots. The `jump_ts` of a
+      `ClipStepSizeController` become knots and may be traced and differentiated.
     - `steps`: the number of equal steps in each interval, instead of adaptive ones. This is the
       fast path.
     - `dt0`: the length of the first adaptive step, by default found automatically.
     - `intervals`: required if a delay, t0 or t1 is traced (trained or vmapped). Give at least the
       number of periods of the shortest delay in the span, plus one for a hold without an instant
-      at t0. (With a traced `Lag`, breakpoints follow the kink at an instant of a `Hold` through one
+      at t0. (With a traced `Lag`, knots follow the kink at an instant of a `Hold` through one
       lag only, so solvers of high order may be a little less accurate.)
     - `saveat`: as in diffrax. Build it outside of `jit`, so that its times are known before
       tracing, which is cheaper.
@@ -76,7 +76,7 @@ def solve(
       intervals, each may take at most four times its share of them, or 1024. With a `Lag` or with
       dense output, memory is kept for this many steps (256 at least), so lower it for large states.
     - `throw`: raises a `SolveError` if the solve fails. Otherwise see `Solution.result`.
-    - `progress_meter`: as in diffrax. It is updated at every breakpoint.
+    - `progress_meter`: as in diffrax. It is updated at every knot.
 
     **Returns:** a `Solution`.
     """

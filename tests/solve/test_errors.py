@@ -95,6 +95,16 @@ def test_an_interval_with_a_lag_may_take_four_times_its_share_of_steps():
     assert 256 < more.stats["num_accepted_steps"] < 1024
 
 
+def test_printing_names_the_result():
+    assert "result=lagrax.RESULTS<successful>" in repr(solve())
+    assert "RESULTS<The maximum number" in repr(solve(max_steps=2, throw=False))
+    ends = jax.vmap(lambda y0: solve(y0=y0, throw=False))(jnp.array([1.0, NAN, 2.0]))
+    assert "result=lagrax.RESULTS<2 of 3 successful>" in repr(ends)
+    shown = []
+    jax.jit(lambda y0: shown.append(repr(solve(y0=y0))))(1.0)
+    assert "RESULTS<traced>" in shown[0]
+
+
 def test_max_steps_reached():
     with pytest.raises(lagrax.SolveError, match=r"maximum number.*t = "):
         solve(max_steps=2)

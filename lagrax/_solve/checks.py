@@ -500,7 +500,7 @@ def _check_controller(
     _check_numbers_of(controller)
     if isinstance(controller, diffrax.StepTo):
         raise ValueError(
-            "StepTo counts its steps and would lose count where a breakpoint adds one. Use "
+            "StepTo counts its steps and would lose count where a knot adds one. Use "
             "diffrax.ClipStepSizeController(..., step_ts=...), or steps=K equal steps an interval."
         )
     if isinstance(controller, diffrax.ConstantStepSize):

@@ -249,7 +249,7 @@ def _answer(folder: Path, entry: Entry, report: Path) -> dict[str, Any]:
 
 
 def _print_result(result: Result) -> None:
-    print(f"{result.title} ({result.seconds:.0f} s of training)")
+    print(f"{result.title} (training times add up to {result.seconds:.0f} s)")
     for claim in result.claims:
         numbers = ", ".join(filter(None, [claim.show_value(), _target(claim)]))
         print(f"  {claim.verdict}: {claim.claim}: {numbers}")

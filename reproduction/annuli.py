@@ -400,8 +400,9 @@ EXPERIMENT = Experiment(
     name="annuli",
     title="Concentric annuli",
     about="No NODE can separate concentric annuli. The simple NPCDDEs (eq. 8) and the special one "
-    "with a skip connection (eq. 12) can. The paper gives neither data nor training; both, and the "
-    "targets, are ours.",
+    "with a skip connection (eq. 12) can. The paper gives neither data nor training: both are "
+    "ours.",
+    claimed="The targets are ours, too.",
     full=AnnuliSettings(),
     quick=AnnuliSettings(steps=4, seeds=(0, 1, 2, 3, 4)),
     run=run,

@@ -41,6 +41,8 @@ class Findings:
 class Experiment:
     """A function with two configurations, both frozen dataclasses with a field `seeds`.
 
+    `about` says what is done, and `claimed` what the claims of a full run are taken from.
+
     `full` trains as the paper does, or as we do where it does not say. `quick` trains less, so its
     claims are not judged. `run(settings, trainer)` trains through the trainer.
     """
@@ -51,6 +53,7 @@ class Experiment:
     full: Any
     quick: Any
     run: Callable[[Any, "Trainer"], Findings]
+    claimed: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,7 +213,7 @@ def conduct(
     result = Result(
         experiment=experiment.name,
         title=experiment.title,
-        about=experiment.about,
+        about=experiment.about if quick else f"{experiment.about} {experiment.claimed}".strip(),
         finding=findings.sentence,
         quick=quick,
         settings=config,

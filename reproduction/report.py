@@ -110,8 +110,8 @@ class Chapter:
         result, machine = self.result, self.result.machine
         when = f" on {day(result.date)}" if result.date else ""
         known = result.seconds is not None and math.isfinite(result.seconds)
-        took = f" with {duration(result.seconds)} of training" if known else ""
-        run = f"Run{when}{took}." if when or took else ""
+        took = f" The times of training add up to {duration(result.seconds)}." if known else ""
+        run = f"Run{when}.{took}" if when else took
         cores = f", {machine['cores']} cores" if machine.get("cores") else ""
         device = f"Device: {machine['device']}{cores}." if machine.get("device") else ""
         return f"{run} {device}".strip()
@@ -143,7 +143,7 @@ def _render(chapters: Sequence[Chapter]) -> str:
 def _summarise(chapters: Sequence[Chapter]) -> str:
     claims = [claim for chapter in chapters for claim in chapter.result.claims]
     if not claims:
-        return "No claim is judged here: that takes a full run."
+        return "No claim is judged here. That takes a full run, such as `make reproduce`."
     return (
         "Each claim is a number with a target, which is ours. A claim is undecided if the target "
         f"lies within the uncertainty of the number. Altogether, {_count(claims)}."

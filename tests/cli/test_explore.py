@@ -433,7 +433,13 @@ def test_typed_values_are_shown_or_refused(opened):
         wait_until(opened, lambda b: reason in refusal.text)  # noqa: B023
         assert box.get_attribute("value") == "5"
         assert opened.execute_script(DRAWN)["marker"] == 5
+    # It goes when the reader types again, even the value that is there.
+    box.send_keys("5")
+    wait_until(opened, lambda b: refusal.text == "")
+    type_into(opened, "a", "abc")
+    wait_until(opened, lambda b: "not a number" in refusal.text)
     type_into(opened, "lag", "1.5")
+    wait_until(opened, lambda b: refusal.text == "")
     refusal = opened.find_element("css selector", "[aria-label^='lag,'] .refusal")
     wait_until(opened, lambda b: "whole number" in refusal.text)
 
@@ -444,6 +450,8 @@ def test_a_refused_address_is_explained(browser, page):
     there = lambda b: reason in b.find_element("css selector", "#refused-address").text
     wait_until(browser, there)
     wait_until(browser, lambda b: "From 0.5" in b.find_element("css selector", "#sentence").text)
+    browser.execute_script("arguments[0].focus()", thumb(browser, "a"))
+    wait_until(browser, lambda b: not there(b))
 
 
 def test_keys_move_everything(opened):

@@ -185,7 +185,8 @@ def test_claims_are_folded_by_experiment(tmp_path):
 
 def test_circumstances_are_there(tmp_path):
     text = visible(page_of([experiment(tmp_path / "population")], tmp_path))
-    assert "Run on 15 November 2026 with 3 min 51 s of training. Device: cpu, 2 cores." in text
+    assert "The times of training add up to 3 min 51 s. Device: cpu, 2 cores." in text
+    assert "Run on 15 November 2026." in text
     assert "seeds 0, 1" in text
     assert "jax 0.10.0" in text
     assert "long 2 h 5 min" in text

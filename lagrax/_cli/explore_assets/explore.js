@@ -19,6 +19,18 @@ function refuse(value, typed, { name, least, most, whole, hint }) {
   return "";
 }
 
+// A refusal is about the last thing typed, so it goes when the reader types or chooses the next one.
+function forget() {
+  for (const { id, textContent } of document.querySelectorAll(".refusal")) {
+    if (textContent) {
+      const of = id.startsWith("{") ? JSON.parse(id) : id;
+      window.dash_clientside.set_props(of, { children: "" });
+    }
+  }
+}
+document.addEventListener("input", forget);
+document.addEventListener("focusin", forget);
+
 window.dash_clientside = Object.assign({}, window.dash_clientside, {
   explore: {
     // A moved slider sets its box. A typed value sets the slider, whose range grows if needed; a

@@ -18,6 +18,7 @@ from ._solve.delays import (
     holds as holds,
 )
 from ._solve.gradients import Adjoint as Adjoint, Checkpointed as Checkpointed, Direct as Direct
+from ._solve.jumps import Jump as Jump
 from ._solve.solution import (
     RESULTS as RESULTS,
     Knots as Knots,

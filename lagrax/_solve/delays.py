@@ -146,7 +146,8 @@ class Input(eqx.Module):
 
     **Arguments:**
 
-    - `ts`: increasing times of the samples. An array is differentiable.
+    - `ts`: increasing times of the samples. An array is differentiable. In a batch, the rows may be
+      filled up with `jnp.inf`.
     - `us`: the samples, an array or a pytree of arrays with one row for each time. Rows of any
       shape and type reach the field as they are.
     - `delay`: the time that the signal takes to arrive, known as dead time. An array is
@@ -167,7 +168,7 @@ class Input(eqx.Module):
         *,
         linear: bool = False,
     ):
-        self.ts = check_instants(ts, "Input", "ts")
+        self.ts = check_instants(ts, "Input", "ts", filled_up=True)
         self.us = as_arrays(us)
         self.linear = bool(linear)
         _check_samples(self.us, len(self.ts), linear)

@@ -271,13 +271,16 @@ def _count(tau, t0, t1, intervals, xp) -> int:
 def _covers_span(delays: Sequence[Any], jump_times, t0, t1, intervals, slack):
     """Whether `intervals` periods of every traced delay reach from t0 to t1."""
     covered = jnp.asarray(t1 >= t0)
-    for times in map(jnp.asarray, jump_times):
+    inputs = [d.ts for d in delays if isinstance(d, Input)]
+    for times in map(jnp.asarray, [*jump_times, *inputs]):
         # Those that fill up a row are equal, and infinite.
         covered &= jnp.all((times[1:] > times[:-1]) | jnp.isposinf(times[1:]))
         covered &= ~jnp.any(jnp.isnan(times))
     for delay in delays:
-        if isinstance(delay, Input) or (isinstance(delay, Hold) and delay.times is not None):
-            times = jnp.asarray(delay.ts if isinstance(delay, Input) else delay.times)
+        if isinstance(delay, Input):
+            continue
+        if isinstance(delay, Hold) and delay.times is not None:
+            times = jnp.asarray(delay.times)
             covered &= jnp.all(jnp.isfinite(times)) & jnp.all(jnp.diff(times) > 0)
             continue
         tau = jnp.asarray(delay.tau)
@@ -408,8 +411,8 @@ def _instants(hold, starts, t0, slack):
 
 def _last_before(times, starts, slack):
     """The number of the last of `times` that is not after each start, or -1."""
-    gap = np.min(np.diff(times)) if times.shape[0] > 1 else 0.0
-    width = slack * np.maximum(gap, np.abs(starts))
+    gap = np.min(np.diff(times[times < np.inf]), initial=np.inf)
+    width = slack * np.maximum(gap if gap < np.inf else 0.0, np.abs(starts))
     return np.searchsorted(times, starts + width, side="right") - 1
 
 

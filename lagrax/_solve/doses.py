@@ -142,7 +142,7 @@ def _find_doses(columns: dict[str, np.ndarray], chosen: np.ndarray) -> Doses:
     begin, rate = time[infused], rate[infused]
     end = begin + amount[infused] / rate
     # An `Input` has its first value before its first instant, too: nothing runs then.
-    start = np.array([np.min(begin, initial=1.0) - 1.0])
+    start = np.array([np.min(begin) - 1 if len(begin) else 0.0])
     switches, changes = _add_up(
         np.concatenate([start, begin, end]), np.concatenate([[0.0], rate, -rate])
     )

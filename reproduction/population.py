@@ -51,9 +51,22 @@ Losses = Float[np.ndarray, " seeds"]
 
 def run(settings: PopulationSettings, trainer: Trainer) -> Findings:
     data = {a: split(settings, make_series(settings, a)) for a in settings.growth}
+    jobs = make_jobs(settings, data)
+    trained = trainer.one_by_one(jobs, settings.seeds)
+    trainings = dict(zip(_list_keys(settings), trained.values(), strict=True))
+    return Findings(
+        sentence=summarise(settings, trainings),
+        claims=[c for recipe in settings.recipes for c in make_claims(settings, recipe, trainings)],
+        figures=make_figures(settings, data, trainings),
+        tables=[make_table(settings, a, trainings) for a in settings.growth],
+        seeds=list_seeds(settings, trainings),
+    )
+
+
+def make_jobs(settings: PopulationSettings, data: Data) -> dict[str, Training]:
+    """All trainings by the names of their folders."""
     tasks = {name: make_task(settings, name) for name in settings.models}
-    keys = [(r, a, m) for r in settings.recipes for a in settings.growth for m in settings.models]
-    jobs = {
+    return {
         f"{recipe}-a{a:g}-{name}": Training(
             label=_label(settings, recipe, a, name),
             loss=tasks[name].loss,
@@ -67,17 +80,12 @@ def run(settings: PopulationSettings, trainer: Trainer) -> Findings:
                 "block": settings.block,
             },
         )
-        for recipe, a, name in keys
+        for recipe, a, name in _list_keys(settings)
     }
-    trained = trainer.one_by_one(jobs, settings.seeds)
-    trainings = dict(zip(keys, trained.values(), strict=True))
-    return Findings(
-        sentence=summarise(settings, trainings),
-        claims=[c for recipe in settings.recipes for c in make_claims(settings, recipe, trainings)],
-        figures=make_figures(settings, data, trainings),
-        tables=[make_table(settings, a, trainings) for a in settings.growth],
-        seeds=list_seeds(settings, trainings),
-    )
+
+
+def _list_keys(settings: PopulationSettings) -> list[tuple[str, float, str]]:
+    return [(r, a, m) for r in settings.recipes for a in settings.growth for m in settings.models]
 
 
 def _label(settings: PopulationSettings, recipe: str, a: float, name: str) -> str:

@@ -17,11 +17,10 @@ from ..training._files import checked_path
 from ..training._machine import load
 from ._checks import IdentifyError, check_finite, check_held_out
 from ._dataset import prepare_dataset
-from ._ensemble import fit_library, train_ensemble
+from ._ensemble import Lesson, learn_members
 from ._fields import Polynomial, choose_symbols, name_variables
 from ._fitted import FittedModel, match_periods, prepare_setup
 from ._frames import is_frame, read_values, replace_states
-from ._optimise import WindowLoss
 from ._options import DEFAULTS, Options, check_options
 from ._periods import check_sampling, find_periods, prepare_comparison
 from ._regression import check_library_size
@@ -73,8 +72,8 @@ class Identifier(Options):
     - `iterations`, `learning_rate`, `batch_size`: the settings of Adam. Its learning rate decays to
       a hundredth.
     - `patience`: training stops when held-out windows have not improved for this many iterations.
-    - `steps`: the solver's steps in each interval between knots, by default one for every two
-      samples.
+    - `steps`: the solver's steps in each interval between knots. By default, training takes one
+      for every two samples, or as many as the equation needs, and predictions control their error.
     - `solver`: a solver of diffrax, used with equal steps.
     - `seed`: the random seed. Results are reproducible.
     - `progress`: whether to show the progress of training on stderr.
@@ -153,13 +152,9 @@ class Identifier(Options):
         learning, held_out = (stack_windows(dataset.shifted, w, delays) for w in split[:2])
         check_held_out(series, held_out.weights)
         periods = match_periods(self.delays, delays)
-        setup = prepare_setup(dataset, self, periods, [*learning.spans, *held_out.spans])
-        loss = WindowLoss(setup, jnp.asarray(dataset.scale, float))
-        if self.field == "library":
-            members = fit_library(loss, dataset, split.learning, learning, delays, self)
-            losses = {}
-        else:
-            members, losses = train_ensemble(loss, dataset, learning, held_out, self)
+        setup = prepare_setup(dataset, self, periods, [learning, held_out])
+        lesson = Lesson(dataset, split.learning, learning, held_out, delays)
+        setup, members, losses = learn_members(setup, lesson, self)
         model = FittedModel.of_members(dataset, setup, members, self.steps is not None)
         error = model.measure_error(held_out)
         check_finite(error)

@@ -7,7 +7,7 @@ import numpy as np
 
 from .._solve.delays import Delay
 from ._lookback import find_earliest, find_first_instant, find_reach
-from ._series import Trajectory, median_gap
+from ._series import Trajectory, find_long_gaps, median_gap
 
 # More windows hardly add information.
 MOST_WINDOWS = 2000
@@ -117,6 +117,7 @@ def _usable_windows(
     windows = cut_windows(trajectories, window, 0.0, max(1, window // 4))
     windows = _drop_without_past(trajectories, windows, delays)
     windows = _start_at_measured(trajectories, windows, find_reach(delays))
+    windows = _drop_across_long_gaps(trajectories, windows)
     # Before the first instant of a hold, the equation holds the state that it starts from. That is
     # right only at the start of a trajectory.
     instant = find_first_instant(delays)
@@ -133,6 +134,16 @@ def _drop_without_past(
         if find_earliest(delays, ts[w.first]) >= ts[0] - 1e-9 * (ts[-1] - ts[0]):
             known.append(w)
     return _keep_half(known, windows)
+
+
+def _drop_across_long_gaps(
+    trajectories: Sequence[Trajectory], windows: list[Window]
+) -> list[Window]:
+    """Drops windows that go across a long gap, if half remain. Inputs are old there, and a model
+    that is trained for such horizons needs more steps everywhere."""
+    long = [find_long_gaps(t) for t in trajectories]
+    without = [w for w in windows if not long[w.trajectory][w.first : w.last].any()]
+    return _keep_half(without, windows)
 
 
 def _thin_rest(trajectories: Sequence[Trajectory], windows: list[Window]) -> list[Window]:

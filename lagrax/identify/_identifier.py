@@ -18,6 +18,7 @@ from ..training._machine import load
 from ._checks import IdentifyError, check_finite, check_held_out
 from ._dataset import prepare_dataset
 from ._ensemble import Lesson, learn_members
+from ._errors import Errors, find_band, measure_errors
 from ._fields import Polynomial, choose_symbols, name_variables
 from ._fitted import FittedModel, match_periods, prepare_setup
 from ._frames import is_frame, read_values, replace_states
@@ -28,6 +29,9 @@ from ._series import Trajectory, check_numbers, is_list_of_series, read_series, 
 from ._simulation import LinearPast, sample_past, stack_windows
 from ._windows import Split, default_window, split_windows
 
+# Standard deviations that hold 90 % of a normal distribution.
+SPREADS = 1.645
+
 # (times, states), or (times,) if a series or an initial value had no axis of states.
 States = Float[np.ndarray, "times ..."]
 
@@ -37,8 +41,9 @@ class Forecast(NamedTuple):
 
     - `ts`: the times.
     - `mean`: the mean over the ensemble, a row for each time, shaped as the fitted series.
-    - `low`, `high`: two standard deviations below and above. The variance is the sum of that
-      between the members and the mean square error on held-out windows.
+    - `low`, `high`: the band that should hold 90 % of later measurements. It comes from the errors
+      of predictions as far ahead from many samples of the series (split conformal prediction), and
+      is at least as wide as the spread between the members.
     """
 
     ts: Float[np.ndarray, " times"]
@@ -64,7 +69,8 @@ class Identifier(Options):
     - `degree`: the highest degree of the library's monomials.
     - `window`: the number of samples that training predicts from one measured start. Short windows
       make long and chaotic series easy; long ones average noise. By default 16, or more to span
-      twice the reach of the delays, and at most a quarter of the shortest trajectory.
+      twice the reach of the delays, at most a quarter of the shortest trajectory or half of a short
+      one. Four short trajectories or more are predicted whole.
     - `ensemble`: the number of models, trained from different starts. More than one makes a band
       around forecasts.
     - `validation`: the share at the end of each trajectory that is held out, to stop early. Of many
@@ -179,7 +185,7 @@ class Identifier(Options):
         losses: dict[str, Series],
         error: np.ndarray,
     ) -> None:
-        self._model = model
+        self._model, self._errors = model, None
         self._columns = model.dataset.series[0].columns
         self.series_ = model.dataset.series
         self.n_features_in_ = model.dataset.states
@@ -323,9 +329,19 @@ class Identifier(Options):
         past = _make_past(*sample_past(self._model.dataset.shifted[-1].until(known), self.delays_))
         runs = self._model.simulate(whole, past, us)[:, len(series.ts) - known :]
         mean, spread = runs.mean(axis=0), runs.std(axis=0)
-        width = 2 * np.sqrt(spread**2 + self.error_**2)
+        errors = self._measure_errors(len(whole) - 1)
+        band = find_band(errors, self._model.dataset.scale)
+        width = np.maximum(band(ts - series.ts[known]), SPREADS * spread)
         lines = (mean, mean - width, mean + width)
         return Forecast(ts, *(_reshape(line, self._flat) for line in lines))
+
+    def _measure_errors(self, horizon: int) -> Errors:
+        """Errors of predictions up to `horizon` samples ahead, which are kept for shorter ones."""
+        kept = self._errors
+        if kept is None or kept[0] < horizon:
+            errors = measure_errors(self._model, self.held_out_from_, horizon)
+            self._errors = kept = horizon, errors
+        return kept[1]
 
     def equations(
         self, states: Sequence[str] | None = None, inputs: Sequence[str] | None = None

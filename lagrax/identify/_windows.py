@@ -14,6 +14,9 @@ MOST_WINDOWS = 2000
 MOST_HELD_OUT = 256
 # Of the windows at rest, as many are kept as there are others, and at least these.
 LEAST_AT_REST = 16
+# A series of at most so many samples is short; that many of them can be held out by trajectory.
+SHORT = 32
+LEAST_WHOLE = 4
 
 
 class Window(NamedTuple):
@@ -36,11 +39,18 @@ class Split(NamedTuple):
 
 
 def default_window(trajectories: Sequence[Trajectory], delays: Sequence[Delay]) -> int:
-    """16 samples, or more to span twice the reach of the delays; at most a quarter of the shortest
-    trajectory."""
+    """16 samples, or more to span twice the reach of the delays.
+
+    At most half of a short series and a quarter of a long one. Several short series are predicted
+    whole, since some of them can be held out.
+    """
     reach = find_reach([d for d in delays if d.tau is not None])
     wanted = max(16, int(np.ceil(2 * reach / median_gap(trajectories))))
-    return max(1, min(wanted, min(len(t.ts) for t in trajectories) // 4 + 1))
+    shortest = min(len(t.ts) for t in trajectories)
+    if shortest <= SHORT:
+        whole = len(trajectories) >= LEAST_WHOLE
+        return max(1, min(wanted, shortest - 1 if whole else shortest // 2))
+    return min(wanted, max(SHORT // 2, shortest // 4 + 1))
 
 
 def cut_windows(

@@ -352,7 +352,7 @@ def _judge(make: Callable, walks: list[_Walk]) -> Branch:
     spectrum = _find_spectrum(make, points)
     parameters = np.asarray(points[:, -1], float)
     stable = spectrum.real.max(axis=1) < 0
-    events = _find_events(make, np.asarray(points), spectrum)
+    events = _find_events(make, np.asarray(points, float), spectrum)
     f = as_lagged(make(points[0, -1]))
     return Branch(parameters, [f.state(p[:-1]) for p in points], spectrum, stable, events)
 
@@ -385,34 +385,28 @@ def _find_events(make: Callable, points: np.ndarray, spectrum: np.ndarray) -> li
         critical = here[np.argmin(np.abs(here.real))]
         share = _share(np.sort(here.real), np.sort(there.real), 0.0)
         guess = points[i] + share * (points[i + 1] - points[i])
-        between = sorted(points[i : i + 2, -1])
+        exact = None
         if abs(unstable[i + 1] - unstable[i]) == 2 and abs(critical.imag) > 0:
-            found = _refine(find_hopf, make, guess, frequency=abs(critical.imag))
-            events.append(Event("Hopf", _choose(found, guess, between), int(i)))
-            continue
-        found = _refine(find_fold, make, guess)
-        turns = found is not None and not between[0] <= found <= between[1]
-        turns = turns or _turns(points[:, -1], i)
-        kind = "fold" if turns else "branching"
-        events.append(Event(kind, float(found if turns and found else guess[-1]), int(i)))
+            kind = "Hopf"
+            exact = _refine(find_hopf, make, guess, frequency=float(abs(critical.imag)))
+        elif _turns(points[:, -1], i):
+            kind, exact = "fold", _refine(find_fold, make, guess)
+        else:
+            kind = "branching"
+        # Newton's method may have gone to another one.
+        width = abs(points[i + 1, -1] - points[i, -1])
+        near = exact is not None and abs(exact - guess[-1]) <= 2 * width
+        events.append(Event(kind, float(exact if near else guess[-1]), int(i)))
     return events
 
 
 def _refine(find: Callable, make: Callable, guess: np.ndarray, **options: Any) -> float | None:
-    f = as_lagged(make(jnp.asarray(guess[-1])))
+    f = as_lagged(make(jnp.asarray(guess[-1], float)))
     try:
         start = f.state(jnp.asarray(guess[:-1]))
         return float(find(make, float(guess[-1]), start=start, **options).parameter)
     except ValueError:
         return None
-
-
-def _choose(found: float | None, guess: np.ndarray, between: list[float]) -> float:
-    """The exact value, if it lies near the two points."""
-    margin = between[1] - between[0]
-    if found is None or not between[0] - margin <= found <= between[1] + margin:
-        return float(guess[-1])
-    return found
 
 
 def _turns(parameters: np.ndarray, i: int) -> bool:

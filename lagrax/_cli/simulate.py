@@ -33,7 +33,7 @@ class SimulateError(ValueError):
 # --- the command ----------------------------------------------------------------------------------
 
 SUMMARIES = {
-    "population": "A population whose growth depends on its size at the start of the season.",
+    "population": "A population whose growth depends on its last count.",
     "linear": "A linear system with held arguments.",
     "digital-control": "A plant under a digital controller.",
     "held-oscillator": "An oscillator driven by its own held position.",

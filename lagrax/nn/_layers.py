@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, PRNGKeyArray, PyTree, Real, Shaped
 
 from .._solve.checks import check_delays
-from .._solve.delays import Delay, Lag, RealScalar, holds
+from .._solve.delays import Entry, Lag, RealScalar, holds
 from .._solve.gradients import Checkpointed, Gradient
 from .._solve.solution import Solution
 from .._solve.solve import solve
@@ -45,7 +45,7 @@ class Augment(eqx.Module):
 class _SolveOptions(NamedTuple):
     """Options of `lagrax.solve`, under the same names."""
 
-    delays: tuple[Delay, ...]
+    delays: tuple[Entry, ...]
     intervals: int | None
     solver: diffrax.AbstractSolver
     stepsize_controller: diffrax.AbstractStepSizeController | None
@@ -90,7 +90,7 @@ class Flow(eqx.Module):
     def __init__(
         self,
         field: Callable | list[Callable] | tuple[Callable, ...],
-        delays: Sequence[Delay] = (),
+        delays: Sequence[Entry] = (),
         *,
         T: RealScalar | _Periods = 1.0,
         augment: int = 0,

@@ -24,8 +24,9 @@ class Progress:
     def __enter__(self) -> "Progress":
         if self._terminal:
             self._bar = _BOARD.enter()
+            # Nothing can be said about the time left before the first steps are done.
             self._task = self._bar.add_task(
-                self._name, total=self._steps, completed=self._first, text=""
+                self._name, total=self._steps, completed=self._first, text="compiling"
             )
         return self
 

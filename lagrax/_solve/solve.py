@@ -13,11 +13,12 @@ from jaxtyping import Array, ArrayLike, PyTree, Shaped
 
 from .adaptive import AdaptiveState, start_adaptive
 from .checks import Problem, check_problem, explain_call
-from .delays import Delay, Hold, Lag, RealScalar
+from .delays import Entry, Hold, Input, Lag, RealScalar
 from .failure import make_nan, replace_invalid
 from .field import Field, has_hold, make_field, make_fields, make_past
 from .gradients import Checkpointed, Gradient, explain_forward_mode, solve_interval
 from .history import DenseOutput, KnotBuffer, LagReader, make_knot_buffer
+from .inputs import make_input_rows
 from .interval import Interval
 from .saving import collect, in_order_of_times, list_subs, pack_steps
 from .solution import RESULTS, Knots, Solution, is_within, raise_if_failed
@@ -32,7 +33,7 @@ def solve(
     y0: PyTree[Shaped[ArrayLike, "..."]] | Callable,
     args: PyTree = None,
     *,
-    delays: Sequence[Delay] = (),
+    delays: Sequence[Entry] = (),
     solver: diffrax.AbstractSolver = diffrax.Tsit5(),
     stepsize_controller: diffrax.AbstractStepSizeController | None = None,
     steps: int | None = None,
@@ -56,8 +57,8 @@ def solve(
     - `y0`: the state at t0, any pytree of floating point or complex arrays. A value means that the
       past was constant. A function of time gives the past for t <= t0.
     - `args`: passed to the field.
-    - `delays`: the entries of `history`, in this order: `Hold`, `holds(...)`, `Lag`. Without any,
-      the equation is an ordinary one.
+    - `delays`: the entries of `history`, in this order: `Hold`, `holds(...)`, `Lag`, `Input`.
+      Without any, the equation is an ordinary one.
     - `solver`: any ODE solver of diffrax.
     - `stepsize_controller`: a controller of diffrax, by default `PIDController(rtol=1e-5,
       atol=1e-7)`. The step size is carried across knots. The `jump_ts` of a
@@ -123,6 +124,7 @@ class _GridRow(NamedTuple):
     ages: list[Array | None]
     past_times: list[Array]
     from_past: list[Array | None]
+    inputs: list[PyTree]
 
 
 @eqx.filter_jit
@@ -156,6 +158,7 @@ def _solve(problem: Problem) -> Solution:
 
 def _make_rows(problem: Problem) -> _GridRow:
     grid = problem.grid
+    inputs = [d for d in problem.delays if isinstance(d, Input)]
     return _GridRow(
         jnp.arange(grid.num_intervals),
         grid.starts,
@@ -164,6 +167,7 @@ def _make_rows(problem: Problem) -> _GridRow:
         [None if isinstance(a, int) else a for a in grid.ages],
         grid.past_times,
         [None if isinstance(f, bool) else f for f in grid.from_past],
+        [make_input_rows(d, sample) for d, sample in zip(inputs, grid.samples, strict=True)],
     )
 
 
@@ -211,9 +215,16 @@ def _make_interval(
         return jax.tree.map(lambda b, v: jnp.where(row.from_past[d], b, v), before, value)
 
     number = iter(range(len(problem.delays)))  # the grid counts holds alone
+    inputs = iter(row.inputs)
     # If the past is constant and no lag reaches a time after t0, lagged states are that constant.
     lagged = problem.y0 if problem.past is None and grid.num_dense == 0 else None
-    history = [find_held(next(number)) if isinstance(d, Hold) else lagged for d in problem.delays]
+
+    def find_entry(delay):
+        if isinstance(delay, Hold):
+            return find_held(next(number))
+        return next(inputs) if isinstance(delay, Input) else lagged
+
+    history = [find_entry(d) for d in problem.delays]
     lags = None
     if any(h is None for h in history):
         taus = [jnp.asarray(d.tau, row.start.dtype) for d in problem.delays if isinstance(d, Lag)]

@@ -556,7 +556,7 @@ def test_uncertain_periods_are_named(answer, good, sentence):
         ("x.csv --lag 0.01", "--lag 0.01 is shorter than the time between two samples, 0.2,"),
         ("x.csv --hold 4 --lags 2", "--hold 4 with --lags 2 looks back further than half"),
         ("x.csv --forecast -1", "'--forecast': '-1' is no duration"),
-        ("x.csv --ensemble 0", "'--ensemble': Input should be greater than or equal to 1"),
+        ("x.csv --ensemble 0", "'--ensemble': got 0; expected at least 1"),
         ("x.csv --out x.csv", "--out x.csv is a file; expected a folder"),
         ("x.csv --out full", "--out full holds something other than an answer of `lagrax fit`"),
         ("", "Missing argument"),

@@ -1,4 +1,4 @@
-"""MkDocs hooks: pages from outside docs/, help texts of commands, and links of notebooks.
+"""MkDocs hooks for pages from outside docs/, help texts of commands, and links of notebooks.
 
 Pages link to each other by their paths in the repository, so that links also work where the files
 are read. The root of the site is docs/: `docs/images.md` becomes `images.md`, and

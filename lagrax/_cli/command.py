@@ -1,4 +1,4 @@
-"""The parts that all commands share: exit codes, errors, options, output, Ctrl-C."""
+"""Exit codes, errors, options, output and Ctrl-C, which all commands share."""
 
 import contextlib
 import dataclasses

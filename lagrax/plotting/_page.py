@@ -1,8 +1,8 @@
 """Self-contained HTML pages, rendered from templates.
 
-`templates/page.html` is the frame of a page and `templates/parts.html` holds its parts: sections,
-tables, figures. A command has a template of its own that extends the frame. A page loads nothing
-from anywhere, so it can be opened from disk, sent by mail and kept.
+`templates/page.html` is the frame of a page, and `templates/parts.html` holds its sections, tables
+and figures. A command has a template of its own that extends the frame. A page loads nothing from
+anywhere, so it can be opened from disk, sent by mail and kept.
 """
 
 import base64
@@ -31,15 +31,15 @@ def render_page(template: Path, **content: Any) -> str:
     `show.figure(...)`. All text is escaped. The page needs `title`, and `introduction` unless the
     template fills the block `lead`.
 
-    Raises `MissingExtra` where jinja2 or plotly is absent: a command that computes for long loads
-    both first.
+    Raises `MissingExtra` where jinja2 or plotly is absent. A command that computes for long should
+    load both first.
     """
     environment = _environment(template.parent)
     return environment.get_template(template.name).render(content)
 
 
 def _environment(folder: Path) -> Any:
-    """An environment for one page: it numbers the figures and collects the table of contents."""
+    """An environment for one page. It numbers the figures and collects the table of contents."""
     jinja2 = load("jinja2")
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader([folder, _TEMPLATES]),

@@ -372,7 +372,7 @@ def test_derivatives_of_a_failure_raise_its_message(transform, options):
     loss = lambda a: lagrax.solve(
         explode, 0.0, 3.0, 1.0, a, delays=[Hold(0.5)], gradient=Checkpointed(), **options
     ).ys[-1]
-    with pytest.raises(lagrax.SolveError, match="It failed at (or before )?t = "):
+    with pytest.raises(lagrax.SolveError, match=r"It failed at (or before )?t = "):
         transform(loss)(1.0)
 
 

@@ -345,7 +345,7 @@ def make_trajectories_figure(
         f"trajectories-{recipe}",
         f"True (grey) and predicted (dashed) series with the {recipe} recipe, {settings.shown} of "
         f"{settings.series}, from each model's seed of median training loss. States outside of "
-        f"{_STATES[0]} to {_STATES[1]:g} are cut off."
+        f"−{-_STATES[0]:g} to {_STATES[1]:g} are cut off."
         + (f" {LONG_RUN}" if 3.2 in settings.growth else ""),
         panels,
         columns=len(settings.models),
@@ -448,7 +448,7 @@ EXPERIMENT = Experiment(
     name="population",
     title="Population dynamics",
     about=(
-        "Four models learn x' = a x(t) (1 - x(⌊t⌋)) from 100 series on [0, 3] and are tested on "
+        "Four models learn x′ = a x(t) (1 − x(⌊t⌋)) from 100 series on [0, 3] and are tested on "
         "[3, 13]. The population oscillates at a = 2. The paper calls a = 3.2 chaotic: it looks so "
         "over ten seasons, and in the long run it is a stable cycle of 36."
     ),
@@ -457,6 +457,8 @@ EXPERIMENT = Experiment(
         "it predicts short times. The targets are ours, and so is the clipped recipe."
     ),
     full=PopulationSettings(),
-    quick=PopulationSettings(growth=(2.0,), recipes=("paper",), seeds=(0, 1, 2), block=100),
+    quick=PopulationSettings(
+        growth=(2.0,), recipes=("paper",), iterations=2000, seeds=(0, 1, 2), block=100
+    ),
     run=run,
 )

@@ -145,6 +145,21 @@ def test_underflow_is_reported():
     assert "it falls below the smallest floating-point number" in seen.sentence
 
 
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        # The fixed point 1 has the multiplier -1, and knots approach it as 1/sqrt(n).
+        (
+            {"a": 2.0},
+            "From 0.5 it does not repeat within 64 knots and is not chaotic. It settles sl",
+        ),
+        ({"a": 2.0, "start": 0.0}, "From 0 it does not move. This fixed point is unstable"),
+    ],
+)
+def test_a_slow_approach_is_no_cycle_and_rest_is_no_underflow(values, sentence):
+    assert make_view(make_state("population", values)).sentence.startswith(sentence)
+
+
 def pixels(drawing):
     """The states at each value of the parameter that the diagram's picture shows."""
     (image,) = drawing["layout"]["images"]
@@ -247,9 +262,13 @@ def test_lags_show_a_phase_plane(x64, name, settles):
     assert seen.plane_title == "Phase plane"
     assert "It swings between" in seen.sentence
     assert "no knot map and no cobweb" in seen.sentence
-    states, _ = pixels(make_diagram(here, seen.here))
-    assert len(states) == 80
-    assert all(len(shown) for shown in states)
+    dots = make_diagram(here, seen.here)["data"][2]
+    low, high = here.axis_range
+    np.testing.assert_allclose(sorted(set(dots["x"])), np.linspace(low, high, 400)[::5], rtol=1e-3)
+    # Those of the present value are the extrema of the trajectory after its start.
+    near = np.abs(np.array(dots["x"]) - here.values[here.axis]) < 0.01 * (high - low)
+    late = np.array(xs)[len(xs) // 2 :]
+    assert np.max(np.array(dots["y"])[near]) == pytest.approx(late.max(), rel=0.1)
     assert "It settles at" in make_view(make_state(name, settles)).sentence
 
 

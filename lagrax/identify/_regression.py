@@ -208,8 +208,8 @@ def _check_enough(squares: np.ndarray, terms: int, columns: Columns) -> None:
     if useful.min() < LEAST_WINDOWS:
         raise ValueError(
             f"The series gives {useful.min()} windows to compare {terms} terms on; expected at "
-            f"least {LEAST_WINDOWS}. Give a longer series or more of them (in Python also a shorter "
-            "`window`)."
+            f"least {LEAST_WINDOWS}. Give a longer series or more of them (in Python also a "
+            "shorter `window`)."
         )
 
 

@@ -175,6 +175,9 @@ def _as_dynamic(tree: PyTree) -> PyTree:
 
 # For names that are not options of `solve`, an alternative that follows "solve() has no option".
 ALTERNATIVES = {
+    "t_eval": "Give saveat=diffrax.SaveAt(ts=times).",
+    "ts": "Give t0, t1 and saveat=diffrax.SaveAt(ts=times).",
+    "method": "Give solver=, such as diffrax.Tsit5().",
     "rtol": "Give stepsize_controller=diffrax.PIDController(rtol=..., atol=...).",
     "atol": "Give stepsize_controller=diffrax.PIDController(rtol=..., atol=...).",
     "tau": "Give delays=[lagrax.Hold(tau)].",
@@ -263,9 +266,10 @@ def check_delays(delays: Any) -> None:
         )
     for delay in delays:
         if not isinstance(delay, (Hold, Lag, Input)):
+            example = f"{delay.__name__}(1.0)" if isinstance(delay, type) else f"Hold({delay!r})"
             raise TypeError(
                 f"delays holds {delay!r}; expected lagrax.Hold, lagrax.Lag or lagrax.Input, for "
-                f"example Hold({delay!r})."
+                f"example {example}."
             )
         if not isinstance(delay, Input) and isinstance(delay.tau, Learn):
             raise TypeError(
@@ -279,8 +283,11 @@ def _check_fields(field: Any, delays: Sequence[Entry]) -> list[Callable]:
     for f in fields:
         if not callable(f):
             hint = " Pass term.vector_field." if isinstance(f, diffrax.ODETerm) else ""
+            if isinstance(f, diffrax.MultiTerm):
+                hint = " lagrax solves dy/dt = f, without noise or further terms."
             raise TypeError(
-                f"field={f!r} cannot be called; expected f(t, y, args, *, history).{hint}"
+                f"field={format_value(f)} cannot be called; expected f(t, y, args, *, history)."
+                f"{hint}"
             )
         if delays and not takes_history(f):
             raise TypeError(

@@ -194,7 +194,9 @@ def _describe_failure(solution: Solution) -> str:
         hint = _explain_max_steps(solution, failed_at)
     # An error has no `sol`, and gives the time itself.
     message = message.replace("; with `throw=False`, `sol.failed_at` says when", "")
-    return f"{hint or message} It failed at t = {failed_at:g}."
+    # Equal steps are checked at the end of each interval.
+    when = "at or before" if solution._last_dt is None else "at"
+    return f"{hint or message} It failed {when} t = {failed_at:g}."
 
 
 def _explain_max_steps(solution: Solution, failed_at: float) -> str:

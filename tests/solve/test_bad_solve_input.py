@@ -165,7 +165,7 @@ CALLS = {
     "terms of diffrax": (
         lambda: solve(diffrax.MultiTerm(diffrax.ODETerm(field)), delays=()),
         TypeError,
-        ["MultiTerm", "cannot be called; expected f(t, y, args, *, history)."],
+        ["MultiTerm", "cannot be called; expected f(t, y, args, *, history). lagrax solves dy/dt"],
     ),
     "an entry beyond the last": (
         lambda: solve(lambda t, y, args, *, history: history[1]),
@@ -276,6 +276,8 @@ CALLS = {
         ValueError,
         ["Lag", "Theorem 2", "Checkpointed()"],
     ),
+    "a class as delay": (lambda: solve(delays=[Lag]), TypeError, ["Lag'>", "example Lag(1.0)."]),
+    "times of SciPy": (lambda: solve(t_eval=ONES), TypeError, ["'t_eval'", "SaveAt(ts=times)"]),
     "one delay, no list": (lambda: solve(delays=Hold(1.0)), TypeError, ["one delay", "list"]),
     "a number as delay": (lambda: solve(delays=[1.0]), TypeError, ["1.0", "Hold(1.0)"]),
     "delays a number": (lambda: solve(delays=1.0), TypeError, ["list of Hold, Lag and Input"]),

@@ -16,6 +16,7 @@ from .adaptive import AcceptedSteps, AdaptiveState, find_steps, replay_steps, st
 from .field import Field
 from .interval import Interval, IntervalSolution, Outcome
 from .method import Method
+from .saving import save_equal_steps
 from .solution import RESULTS
 from .steps import find_final_state, integrate_constant, make_stepper, take_equal_steps
 
@@ -104,8 +105,12 @@ def solve_interval(
 
 def _take_steps(interval: Interval, method: Method) -> tuple[IntervalSolution, Outcome]:
     assert method.steps is not None
+    keep = (lambda state, info: info) if interval.save_at.shape[0] else None
     unroll = method.unrolls_steps(interval.field)
-    return take_equal_steps(interval, method.stepper, method.steps, method.keep_dense, unroll)
+    y, infos, outcome = take_equal_steps(interval, method.stepper, method.steps, keep, unroll)
+    ends = jnp.arange(method.steps + 1, dtype=interval.length.dtype) / method.steps
+    saves = save_equal_steps(method.stepper.interpolation, interval.save_at, ends, infos)
+    return IntervalSolution(y, saves), outcome
 
 
 # --- Direct, with adaptive steps ------------------------------------------------------------------
@@ -122,8 +127,7 @@ def _find_then_replay(interval: Interval, method: Method, state):
 
 
 def _replay(interval, method: Method, steps, kind: Literal["checkpointed", "bounded"]):
-    keep_dense = method.keep_dense
-    return replay_steps(interval, method.stepper, steps, kind=kind, keep_dense=keep_dense)
+    return replay_steps(interval, method.stepper, steps, kind=kind)
 
 
 # --- a backward pass of its own -------------------------------------------------------------------
@@ -281,7 +285,7 @@ def _integrate_back(interval, method, gradient: Adjoint, field, slope_at, state,
         dt0=None,
         step_ts=None,
         room=method.max_steps,
-        keep_dense=False,
+        has_tape=False,
         is_continuous=False,
     )
     zero, adaptive = jnp.zeros_like(length), None

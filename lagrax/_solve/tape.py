@@ -48,8 +48,9 @@ class Tape(eqx.Module):
     - `knots`: the ends of the intervals, beginning with t0.
     """
 
-    ts: Float[Array, " steps_plus_1"]
-    coefficients: PyTree[Shaped[Array, "steps powers ..."]]
+    # Any, since a while loop that writes them replaces the arrays by its buffers.
+    ts: Float[Array, " steps_plus_1"] | Any
+    coefficients: PyTree[Shaped[Array, "steps powers ..."] | Any]
     first: Int[Array, " knots"]
     knots: Float[Array, " knots"]
 
@@ -142,7 +143,7 @@ def move_times(tape: Tape, starts: Array, lengths: Array) -> Tape:
 class Recording(eqx.Module):
     """A tape that is being written.
 
-    `states` are the solver's states at the start of each step, which a backward pass needs, or None.
+    `states` are the solver's states at the start of each step for a backward pass, or None.
     """
 
     tape: Tape

@@ -44,9 +44,9 @@ test: $(READY) ## run the tests
 test-all: $(READY) ## run the tests, the slow ones included
 	@$(PYTEST) -m ""
 
-# Measuring costs half as much again, so it is a target of its own.
-coverage: $(READY) ## run the tests, and measure coverage
-	@$(PYTEST) --cov
+# Both cost time, so they are a target of their own.
+coverage: $(READY) ## run the tests, check types as they run, and measure coverage
+	@$(PYTEST) --cov --jaxtyping-packages=lagrax,reproduction,beartype.beartype
 
 test-bounds: $(BOUNDS) ## run the tests with the lowest and the newest allowed dependencies
 

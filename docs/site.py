@@ -1,4 +1,4 @@
-"""MkDocs hooks: pages from outside docs/, help texts of commands, and links of notebooks.
+"""MkDocs hooks for pages from outside docs/, help texts of commands, and links of notebooks.
 
 Pages link to each other by their paths in the repository, so that links also work where the files
 are read. The root of the site is docs/: `docs/images.md` becomes `images.md`, and
@@ -7,6 +7,7 @@ are read. The root of the site is docs/: `docs/images.md` becomes `images.md`, a
 
 import posixpath
 import re
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +97,32 @@ def context_of(command: str, arguments: list[str], **options: Any) -> Any:
 
 def on_page_content(content: str, page: Page, files: Files, **_: object) -> str:
     if page.file.src_uri.endswith(".ipynb"):
-        return clean_notebook(content, page.file, files)
-    return content
+        content = clean_notebook(content, page.file, files)
+    return mark_wide_pictures(mark_short_code(content), page.file, files)
+
+
+# A line of code within a sentence. Blocks of code hold other elements.
+SHORT_CODE = re.compile(r"(?<!<pre>)(?<!<span></span>)<code>(?=[^<]{1,24}</code>)")
+PICTURE = re.compile(r'<img (?=[^>]*src="([^":]+\.png)")')
+
+
+def mark_short_code(content: str) -> str:
+    """Gives short pieces of code a class, so that the style sheet keeps each on one line."""
+    return SHORT_CODE.sub('<code class="short">', content)
+
+
+def mark_wide_pictures(content: str, file: File, files: Files) -> str:
+    """Gives pictures that are wider than high a class, so that they can be enlarged on a phone."""
+    by_url = {other.url: other for other in files}
+
+    def mark(found: re.Match) -> str:
+        url = posixpath.normpath(posixpath.join(file.url, found[1]))
+        # A PNG begins with eight bytes, an eight-byte header of its first chunk, width and height.
+        start = Path(str(by_url[url].abs_src_path)).read_bytes()[:24]
+        width, height = struct.unpack(">II", start[16:])
+        return f'{found[0]}class="wide" ' if width > 1.5 * height else found[0]
+
+    return PICTURE.sub(mark, content)
 
 
 # mkdocs-jupyter adds MathJax without an address, its configuration, and Mermaid from a server.

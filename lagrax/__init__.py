@@ -10,7 +10,13 @@ from . import (
     systems as systems,
     training as training,
 )
-from ._solve.delays import Hold as Hold, Lag as Lag, Learn as Learn, holds as holds
+from ._solve.delays import (
+    Hold as Hold,
+    Input as Input,
+    Lag as Lag,
+    Learn as Learn,
+    holds as holds,
+)
 from ._solve.gradients import Adjoint as Adjoint, Checkpointed as Checkpointed, Direct as Direct
 from ._solve.solution import (
     RESULTS as RESULTS,

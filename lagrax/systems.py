@@ -175,13 +175,15 @@ def _at(flows: eqx.Partial, index: int | slice) -> eqx.Partial:
 
 
 class Population(HeldSystem):
-    """A population that grows continuously, limited once a season: x′ = a x(t) (1 − x(⌊t/τ⌋τ)).
+    """A population that grows continuously but is limited once a season.
+
+    Its equation is x′ = a x(t) (1 − x(⌊t/τ⌋τ)).
 
     Between knots x(t) = x_k exp(a (1 − x_k) (t − kτ)), and the knots follow Ricker's map
     x ↦ x exp(aτ (1 − x)). The fixed point 1 loses its stability at aτ = 2. Then periods double, and
-    at aτ = 3.1167 there is a stable period three, with chaos nearby. Choose it to try a new idea:
-    one parameter gives all of these dynamics, and the solution is exact. The paper learns it at
-    a = 2 and a = 3.2.
+    at aτ = 3.1167 there is a stable period three, with chaos nearby. Choose it to try a new idea,
+    since one parameter gives all of these dynamics and the solution is exact. The paper learns it
+    at a = 2 and a = 3.2.
 
     With `lag` j the limit is that of j seasons before, x(⌊(t − jτ)/τ⌋τ), as in species that carry
     it in their eggs. The fixed point then loses its stability at aτ = 2 cos(jπ/(2j + 1)), which is

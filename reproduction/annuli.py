@@ -251,7 +251,8 @@ def make_claims(curves: Curves, settings: AnnuliSettings) -> list[Claim]:
         ),
         Claim.at_least(
             f"The special NPCDDE is the first to separate the annuli (epochs by which it is ahead "
-            f"of the best other model in classifying {settings.separated:.0%} of the points)",
+            f"of the best other model in classifying {100 * settings.separated:.0f} % of the "
+            "points)",
             min(map(_median, slower)) - _median(epoch["special"]),
             1.0,
             "epochs",
@@ -277,7 +278,7 @@ def _make_table(curves: Curves, settings: AnnuliSettings) -> ResultTable:
         "mean loss",
         "loss in the last epoch",
         "final accuracy",
-        f"first epoch ≥ {settings.separated:.0%}",
+        f"first epoch ≥ {100 * settings.separated:.0f} %",
     ]
     rows = [row(name, c) for name, c in curves.items()]
     note = f"Medians and ranges over {len(settings.seeds)} seeds, on the training points."

@@ -130,7 +130,7 @@ def make_claims(
     return [
         Claim.at_least(
             f"Fitting F(x) = {settings.factor:g}x, the training loss with T = 2τ falls faster than "
-            f"with T = τ (iterations until it is below {settings.fallen:.0%} of its start)",
+            f"with T = τ (iterations until it is below {100 * settings.fallen:.0f} % of its start)",
             fallen[1] / fallen[2],
             1.0,
             "times faster",
@@ -184,8 +184,8 @@ def _make_table(
     ]
     columns = ["final time", "iterations", "final loss", "a", "b"]
     note = (
-        f"Iterations until the loss is below {settings.fallen:.0%} of its start. Losses, a and b "
-        f"are those after {settings.steps:,} iterations."
+        f"Iterations until the loss is below {100 * settings.fallen:.0f} % of its start. Losses, "
+        f"a and b are those after {settings.steps:,} iterations."
     )
     return ResultTable(columns, rows, f"Fitting F(x) = {settings.factor:g}x", note)
 

@@ -51,9 +51,22 @@ Losses = Float[np.ndarray, " seeds"]
 
 def run(settings: PopulationSettings, trainer: Trainer) -> Findings:
     data = {a: split(settings, make_series(settings, a)) for a in settings.growth}
+    jobs = make_jobs(settings, data)
+    trained = trainer.one_by_one(jobs, settings.seeds)
+    trainings = dict(zip(_list_keys(settings), trained.values(), strict=True))
+    return Findings(
+        sentence=summarise(settings, trainings),
+        claims=[c for recipe in settings.recipes for c in make_claims(settings, recipe, trainings)],
+        figures=make_figures(settings, data, trainings),
+        tables=[make_table(settings, a, trainings) for a in settings.growth],
+        seeds=list_seeds(settings, trainings),
+    )
+
+
+def make_jobs(settings: PopulationSettings, data: Data) -> dict[str, Training]:
+    """All trainings by the names of their folders."""
     tasks = {name: make_task(settings, name) for name in settings.models}
-    keys = [(r, a, m) for r in settings.recipes for a in settings.growth for m in settings.models]
-    jobs = {
+    return {
         f"{recipe}-a{a:g}-{name}": Training(
             label=_label(settings, recipe, a, name),
             loss=tasks[name].loss,
@@ -67,17 +80,12 @@ def run(settings: PopulationSettings, trainer: Trainer) -> Findings:
                 "block": settings.block,
             },
         )
-        for recipe, a, name in keys
+        for recipe, a, name in _list_keys(settings)
     }
-    trained = trainer.one_by_one(jobs, settings.seeds)
-    trainings = dict(zip(keys, trained.values(), strict=True))
-    return Findings(
-        sentence=summarise(settings, trainings),
-        claims=[c for recipe in settings.recipes for c in make_claims(settings, recipe, trainings)],
-        figures=make_figures(settings, data, trainings),
-        tables=[make_table(settings, a, trainings) for a in settings.growth],
-        seeds=list_seeds(settings, trainings),
-    )
+
+
+def _list_keys(settings: PopulationSettings) -> list[tuple[str, float, str]]:
+    return [(r, a, m) for r in settings.recipes for a in settings.growth for m in settings.models]
 
 
 def _label(settings: PopulationSettings, recipe: str, a: float, name: str) -> str:
@@ -337,7 +345,7 @@ def make_trajectories_figure(
         f"trajectories-{recipe}",
         f"True (grey) and predicted (dashed) series with the {recipe} recipe, {settings.shown} of "
         f"{settings.series}, from each model's seed of median training loss. States outside of "
-        f"{_STATES[0]} to {_STATES[1]:g} are cut off."
+        f"−{-_STATES[0]:g} to {_STATES[1]:g} are cut off."
         + (f" {LONG_RUN}" if 3.2 in settings.growth else ""),
         panels,
         columns=len(settings.models),
@@ -440,7 +448,7 @@ EXPERIMENT = Experiment(
     name="population",
     title="Population dynamics",
     about=(
-        "Four models learn x' = a x(t) (1 - x(⌊t⌋)) from 100 series on [0, 3] and are tested on "
+        "Four models learn x′ = a x(t) (1 − x(⌊t⌋)) from 100 series on [0, 3] and are tested on "
         "[3, 13]. The population oscillates at a = 2. The paper calls a = 3.2 chaotic: it looks so "
         "over ten seasons, and in the long run it is a stable cycle of 36."
     ),
@@ -449,6 +457,8 @@ EXPERIMENT = Experiment(
         "it predicts short times. The targets are ours, and so is the clipped recipe."
     ),
     full=PopulationSettings(),
-    quick=PopulationSettings(growth=(2.0,), recipes=("paper",), seeds=(0, 1, 2), block=100),
+    quick=PopulationSettings(
+        growth=(2.0,), recipes=("paper",), iterations=2000, seeds=(0, 1, 2), block=100
+    ),
     run=run,
 )

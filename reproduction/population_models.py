@@ -251,11 +251,16 @@ class Recipe(eqx.Module):
 
 
 def make_recipe(settings: PopulationSettings, name: str) -> Recipe:
-    floor, clip, memory = {
-        "paper": (1.0, np.inf, 0.999),
-        "clipped": (0.0, settings.clip, settings.memory),
+    """Those beside "paper" and "clipped" change one thing in the paper's each, see steepness.py."""
+    factor, floor, clip, memory = {
+        "paper": (1.0, 1.0, np.inf, 0.999),
+        "clipped": (1.0, 0.0, settings.clip, settings.memory),
+        "low-rate": (0.3, 1.0, np.inf, 0.999),
+        "cosine": (1.0, 0.0, np.inf, 0.999),
+        "short-memory": (1.0, 1.0, np.inf, settings.memory),
+        "clip": (1.0, 1.0, settings.clip, 0.999),
     }[name]
-    rate = jnp.asarray(settings.learning_rate)
+    rate = jnp.asarray(factor * settings.learning_rate)
     return Recipe(
         rate, jnp.asarray(floor), jnp.asarray(clip), jnp.asarray(memory), settings.iterations
     )

@@ -125,11 +125,13 @@ def _make_chapter(number: int, entry: Entry) -> Chapter:
 def _render(chapters: Sequence[Chapter]) -> str:
     # A full run says more than a quick one.
     importance = lambda c: (not c.result.quick, c.result.experiment == _LEADING)
+    leading = max(chapters, key=importance)
+    chapters = [leading, *(chapter for chapter in chapters if chapter is not leading)]
     columns, rows, agreeing = _compare_sizes()
     return render_page(
         _HERE / "report.html",
         title="Neural Piecewise-Constant Delay Differential Equations: a reproduction",
-        leading=max(chapters, key=importance),
+        leading=leading,
         chapters=chapters,
         summary=_summarise(chapters),
         count=_count,

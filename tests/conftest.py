@@ -1,8 +1,10 @@
-"""Run-time type checking, precision and memory for all tests."""
+"""Precision, memory and fixtures for all tests."""
 
+import gc
 import importlib.metadata
 import importlib.util
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -12,6 +14,8 @@ from pathlib import Path
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".jax_cache"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+# Tracebacks of operations inside of programs, which nobody reads here, take time to write.
+os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 
 import hypothesis
 import jax
@@ -33,9 +37,6 @@ os.environ.setdefault("XLA_FLAGS", " ".join(FLAGS))
 
 # A shell ignores Ctrl-C in what it runs in the background, and so would the programs under test.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-
-# Before the first import of lagrax: annotations of all its functions are checked when called.
-jaxtyping.install_import_hook(["lagrax", "reproduction"], "beartype.beartype")
 
 # The first example compiles, so times say nothing; a failure must come back at the next run.
 # A function-scoped fixture is fine here: `x64` is the same for every example.
@@ -76,11 +77,24 @@ def x64():
         yield
 
 
+def pytest_collection_finish():
+    # Tracing makes many objects, few of them in cycles. With the default thresholds the garbage
+    # collector goes through all of jax's objects again and again.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 100)
+
+
+# Twice what one module takes at most.
+ENOUGH_MEMORY = 4 * 2**30
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _clear_caches():
-    """Compiled programs are dropped after each module, which bounds the memory of a run."""
+    """Compiled programs are dropped after a module once they take much memory."""
     yield
-    jax.clear_caches()
+    if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 > ENOUGH_MEMORY:
+        jax.clear_caches()
 
 
 @pytest.fixture
@@ -107,7 +121,7 @@ def unchecked():
 @pytest.fixture
 def lagrax_command(command_line):
     """Runs a command line of `lagrax` in an empty folder: exit code, stdout, stderr."""
-    from lagrax._cli import app  # not before the import hook is set
+    from lagrax._cli import app
 
     return command_line(app.run)
 
@@ -169,7 +183,7 @@ def browser(tmp_path_factory):
 @pytest.fixture
 def small(monkeypatch):
     """Each data set has as many images as `helpers.data_files` makes."""
-    from helpers.data_files import TEST, TRAIN  # not before the import hook is set
+    from helpers.data_files import TEST, TRAIN
 
     from reproduction.data.sources import SOURCES
 

@@ -1,4 +1,4 @@
-"""`lagrax analyse`: the long run of an equation, and how it changes with a parameter."""
+"""Analyses the long run of an equation, and how a parameter changes it (`lagrax analyse`)."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence

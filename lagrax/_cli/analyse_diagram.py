@@ -1,4 +1,4 @@
-"""The bifurcation diagram of `lagrax analyse`: computed, described and drawn."""
+"""Computes, describes and draws the bifurcation diagram of `lagrax analyse`."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -23,8 +23,11 @@ PARTS = 8
 
 
 class Finding(NamedTuple):
-    """The result over one or two parameters: entries of the summary, lines to print, figures, and
-    tables by file name, each as names and columns."""
+    """The result over one or two parameters.
+
+    It has entries of the summary, lines to print, figures, and tables by file name. A table
+    consists of its names and its columns.
+    """
 
     summary: dict[str, Any]
     lines: list[str]
@@ -233,8 +236,10 @@ def describe_diagram(
 
 
 def format_states(states: Sequence[str], parameter: str, diagram: Bifurcation) -> str:
-    """A CSV text with one row for each value of the parameter: the value, then all kept states with
-    their components."""
+    """A CSV text with one row for each value of the parameter.
+
+    A row has this value and then all kept states with their components.
+    """
     kept = np.asarray(diagram.states, float)
     names = [f"{state}[{i}]" for i in range(kept.shape[1]) for state in states]
     rows = np.column_stack([np.asarray(diagram.values, float), kept.reshape(len(kept), -1)])

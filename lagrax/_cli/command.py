@@ -1,4 +1,4 @@
-"""The parts that all commands share: exit codes, errors, options, output, Ctrl-C."""
+"""Exit codes, errors, options, output and Ctrl-C, which all commands share."""
 
 import contextlib
 import dataclasses
@@ -50,12 +50,26 @@ def run_app(
     return code or 0
 
 
+# What pydantic expected of the value of an option, by its type of error.
+_EXPECTED = {
+    "float_parsing": "a number",
+    "int_parsing": "a whole number",
+    "greater_than_equal": "at least {ge}",
+    "less_than_equal": "at most {le}",
+}
+
+
 def _describe_error(error: typer.TyperException) -> str:
     """The message of an error in an option, with the value that pydantic rejected."""
     message = error.format_message().replace("Value error, ", "").removesuffix(".")
-    details = getattr(error.__cause__, "errors", list)()
-    given = [str(detail["input"]) for detail in details[:1] if str(detail["input"]) not in message]
-    return "; got ".join([message, *given]) + "."
+    for detail in getattr(error.__cause__, "errors", list)()[:1]:
+        given, expected = str(detail["input"]), _EXPECTED.get(detail["type"])
+        if expected is not None:
+            expected = expected.format(**detail.get("ctx", {}))
+            message = message.replace(detail["msg"], f"got {given}; expected {expected}")
+        elif given not in message:
+            message = f"{message}; got {given}"
+    return f"{message}."
 
 
 def _print_error(sentence: str, code: int) -> int:

@@ -20,6 +20,7 @@ from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
 from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 
+from .. import plotting
 from ..plotting import COLOURS
 from .explore_sliders import (
     ExploreError,
@@ -32,6 +33,9 @@ from .explore_sliders import (
 from .explore_view import STATE_COLOURS, compile_for, make_diagram, make_marker, make_view
 
 HOST = "127.0.0.1"
+
+# The colours of all pages.
+_PALETTE = Path(plotting.__file__).with_name("templates") / "colours.css"
 
 # A request holds some twenty numbers.
 _LARGEST_REQUEST = 64 * 1024
@@ -49,6 +53,7 @@ class _Page(Dash):
     def interpolate_index(self, *parts: Any, **named: Any) -> str:
         # Removes the address at which Dash's developer tools would ask for newer versions.
         named["config"] = re.sub(r'https?:[^"]*', "", named["config"])
+        named["css"] = f"<style>{_PALETTE.read_text(encoding='utf-8')}</style>\n{named['css']}"
         return super().interpolate_index(*parts, **named).replace("<html>", '<html lang="en">')
 
 

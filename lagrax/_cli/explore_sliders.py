@@ -98,95 +98,105 @@ class ExplorerEquation:
         return max(KNOTS, math.ceil(self.t1 / shortest))
 
 
+# `(low, high, step)`, or `(low, high, step, least, most)` if the range may grow.
 Range = tuple[float, float, float] | tuple[float, float, float, float, float]
+_START = (-2.0, 2.0, 0.01, -1000.0, 1000.0)
 
 
-def _make_equation(
-    name: str, title: str, formula: str, t1: float, top: float = math.inf, **ranges: Range
-) -> ExplorerEquation:
-    """Each range is `(low, high, step)`, or `(low, high, step, least, most)` where it may grow."""
-    make: Any = SYSTEMS[name]
-    start = round(float(np.ravel(make().y0)[0]), 6)  # the digits of a float32
-    values = parameters_of(name) | {"lag": 0.0, "start": start}
-    sliders = []
-    for parameter, (low, high, step, *limits) in ranges.items():
-        least, most = limits or (low, high)
-        about = "initial state" if parameter == "start" else describe_parameter(name, parameter)
-        value = float(values[parameter])
-        sliders.append(Slider(parameter, low, high, step, value, about, least, most))
-    return ExplorerEquation(name, title, formula, tuple(sliders), t1, top)
+class _Listing(NamedTuple):
+    """An equation as listed below. Its parameters get their usual values from its system."""
+
+    title: str
+    formula: str
+    t1: float
+    ranges: dict[str, Range]
+    top: float = math.inf
+
+
+# The ranges show most of an equation's behaviour. The limits keep trajectories within
+# floating-point numbers, and periods long enough for the number of intervals that the programs are
+# compiled for. Equations with a lag are solved with fixed steps, which are accurate within the
+# ranges alone, so these do not grow.
+_LISTINGS = {
+    "population": _Listing(
+        "Population, with seasons",
+        "x′ = a x(t) (1 − x(⌊t/τ⌋τ − lag·τ))",
+        30.0,
+        {
+            "a": (0.2, 4.0, 0.01, -5.0, 10.0),
+            "tau": (0.2, 1.5, 0.01, 0.2, 10.0),
+            "lag": (0.0, 3.0, 1.0, 0.0, 8.0),
+            "start": (0.05, 2.0, 0.01, -10.0, 10.0),
+        },
+        top=6.0,
+    ),
+    "linear": _Listing(
+        "Linear, with two holds",
+        "x₁′ = x₂,  x₂′ = −x₁ − 0.4 x₂(⌊t/τ⌋τ) − 0.2 x₂(⌊t/τ⌋τ − τ)",
+        40.0,
+        {"tau": (0.2, 4.0, 0.01, 0.2, 20.0), "start": _START},
+    ),
+    "digital-control": _Listing(
+        "Digital control of a mass",
+        "x₁″ = −gain (0.5 x₁ + x₁′)(⌊t/τ⌋τ)",
+        30.0,
+        {
+            "gain": (0.1, 4.0, 0.01, -20.0, 20.0),
+            "tau": (0.2, 3.0, 0.01, 0.2, 20.0),
+            "start": _START,
+        },
+    ),
+    "held-oscillator": _Listing(
+        "Held oscillator",
+        "x₁″ + 2ζω x₁′ + ω² x₁ = −k x₁(⌊t/τ⌋τ)",
+        40.0,
+        {
+            "k": (-1.0, 2.0, 0.01, -50.0, 50.0),
+            "tau": (0.2, 3.0, 0.01, 0.2, 20.0),
+            "omega": (0.2, 3.0, 0.01, 0.0, 20.0),
+            "zeta": (0.0, 1.0, 0.01, -0.5, 5.0),
+            "start": _START,
+        },
+    ),
+    "hutchinson": _Listing(
+        "Hutchinson (lag)",
+        "x′ = a x(t) (1 − x(t − τ))",
+        60.0,
+        {"a": (0.2, 3.0, 0.01), "tau": (0.5, 2.0, 0.01), "start": (0.05, 2.0, 0.01)},
+    ),
+    "mackey-glass": _Listing(
+        "Mackey–Glass (lag)",
+        "x′ = β x(t − τ) / (1 + x(t − τ)ⁿ) − γ x(t)",
+        500.0,
+        {
+            "tau": (5.0, 30.0, 0.1),
+            "beta": (0.05, 0.4, 0.005),
+            "gamma": (0.05, 0.2, 0.005),
+            "n": (2.0, 20.0, 0.1),
+            "start": (0.1, 1.5, 0.01),
+        },
+    ),
+}
 
 
 @functools.cache
 def equations() -> dict[str, ExplorerEquation]:
-    """All equations by name, with ranges that show most of their behaviour.
+    """All equations by name."""
+    return {name: _make_equation(name, listing) for name, listing in _LISTINGS.items()}
 
-    The limits keep trajectories within floating-point numbers, and periods long enough for the
-    number of intervals that the programs are compiled for. Equations with a lag are solved with
-    fixed steps, which are accurate within the ranges alone, so these do not grow.
-    """
-    found = [
-        _make_equation(
-            "population",
-            "Population, with seasons",
-            "x′ = a x(t) (1 − x(⌊t/τ⌋τ − lag·τ))",
-            30.0,
-            top=6.0,
-            a=(0.2, 4.0, 0.01, -5.0, 10.0),
-            tau=(0.2, 1.5, 0.01, 0.2, 10.0),
-            lag=(0.0, 3.0, 1.0, 0.0, 8.0),
-            start=(0.05, 2.0, 0.01, -10.0, 10.0),
-        ),
-        _make_equation(
-            "linear",
-            "Linear, with two holds",
-            "x₁′ = x₂,  x₂′ = −x₁ − 0.4 x₂(⌊t/τ⌋τ) − 0.2 x₂(⌊t/τ⌋τ − τ)",
-            40.0,
-            tau=(0.2, 4.0, 0.01, 0.2, 20.0),
-            start=(-2.0, 2.0, 0.01, -1000.0, 1000.0),
-        ),
-        _make_equation(
-            "digital-control",
-            "Digital control of a mass",
-            "x₁″ = −gain (0.5 x₁ + x₁′)(⌊t/τ⌋τ)",
-            30.0,
-            gain=(0.1, 4.0, 0.01, -20.0, 20.0),
-            tau=(0.2, 3.0, 0.01, 0.2, 20.0),
-            start=(-2.0, 2.0, 0.01, -1000.0, 1000.0),
-        ),
-        _make_equation(
-            "held-oscillator",
-            "Held oscillator",
-            "x₁″ + 2ζω x₁′ + ω² x₁ = −k x₁(⌊t/τ⌋τ)",
-            40.0,
-            k=(-1.0, 2.0, 0.01, -50.0, 50.0),
-            tau=(0.2, 3.0, 0.01, 0.2, 20.0),
-            omega=(0.2, 3.0, 0.01, 0.0, 20.0),
-            zeta=(0.0, 1.0, 0.01, -0.5, 5.0),
-            start=(-2.0, 2.0, 0.01, -1000.0, 1000.0),
-        ),
-        _make_equation(
-            "hutchinson",
-            "Hutchinson (lag)",
-            "x′ = a x(t) (1 − x(t − τ))",
-            60.0,
-            a=(0.2, 3.0, 0.01),
-            tau=(0.5, 2.0, 0.01),
-            start=(0.05, 2.0, 0.01),
-        ),
-        _make_equation(
-            "mackey-glass",
-            "Mackey–Glass (lag)",
-            "x′ = β x(t − τ) / (1 + x(t − τ)ⁿ) − γ x(t)",
-            500.0,
-            tau=(5.0, 30.0, 0.1),
-            beta=(0.05, 0.4, 0.005),
-            gamma=(0.05, 0.2, 0.005),
-            n=(2.0, 20.0, 0.1),
-            start=(0.1, 1.5, 0.01),
-        ),
-    ]
-    return {equation.name: equation for equation in found}
+
+def _make_equation(name: str, listing: _Listing) -> ExplorerEquation:
+    make: Any = SYSTEMS[name]
+    start = round(float(np.ravel(make().y0)[0]), 6)  # the digits of a float32
+    values = parameters_of(name) | {"lag": 0.0, "start": start}
+    sliders = []
+    for parameter, (low, high, step, *limits) in listing.ranges.items():
+        least, most = limits or (low, high)
+        about = "initial state" if parameter == "start" else describe_parameter(name, parameter)
+        value = float(values[parameter])
+        sliders.append(Slider(parameter, low, high, step, value, about, least, most))
+    title, formula, t1, _, top = listing
+    return ExplorerEquation(name, title, formula, tuple(sliders), t1, top)
 
 
 class ExplorerState(NamedTuple):

@@ -152,6 +152,8 @@ def _draw_successive_knots(knots: Float[np.ndarray, " knots"], name: str) -> Dra
 
 # Iterates that distinguish chaos from an invariant curve, and the last of them, which are shown.
 _ITERATES, _KEPT = 4_000, 128
+# From this multiplier on, 5,000 iterates do not show where an orbit ends.
+_SLOW = 0.995
 
 
 def _describe_long_run(
@@ -161,16 +163,20 @@ def _describe_long_run(
     settled = bifurcation(state.over_axis(), value, state.start, keep=_ITERATES, skip=1_000)
     states = np.asarray(settled.states, float)[0, -_KEPT:, 0]
     period, exponents = int(settled.periods[0]), np.asarray(settled.exponents, float)
-    run = LongRun(np.ravel(state.start), [], period, exponents, False, None, _ITERATES)
+    at_rest = bool(np.all(states == float(state.start)))
+    orbit = _find_orbit(f, states, period) if period and np.all(np.isfinite(states)) else None
+    if orbit is not None and _SLOW < abs(orbit.multipliers[0]) < 1 and not at_rest:
+        orbit, period = None, 0  # a slow approach, whose rounds are nearly equal
+    start = np.ravel(state.start)
+    run = LongRun(start, [], period, exponents, False, None, _ITERATES, at_rest)
     if not np.all(np.isfinite(states)):
         return run.sentence, np.empty(0)
     if run.underflows:
         return run.sentence, states[:1]
-    if not period:
+    if orbit is None or at_rest:
         return _use_minus_signs(
             f"{run.sentence} Largest Lyapunov exponent {exponents[0]:.3g}."
         ), states
-    orbit = _find_orbit(f, states, period)
     points = " → ".join(f"{x:.4g}" for x in states[-period:])
     where = f", {points}" if period <= 8 else ""
     return f"{run.sentence[:-1]}{where}; {_use_minus_signs(orbit.verdict)}.", states[-period:]

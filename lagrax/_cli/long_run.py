@@ -40,6 +40,7 @@ class LongRun(NamedTuple):
     - `orbits`: The fixed points, and the cycle to which the orbit settles.
     - `period`: The period of that cycle, 0 if there is none.
     - `exponents`: The Lyapunov exponents for one period of the hold, averaged over `iterates`.
+    - `at_rest`: Whether `start` is a fixed point itself, to the last digit.
     - `left_out`: The number of orbits outside the range of the measurements.
     - `unit`: The size of states. Numbers that are tiny next to it are printed as 0.
     """
@@ -51,6 +52,7 @@ class LongRun(NamedTuple):
     linear: bool
     cobweb: Figure | None
     iterates: int = 10_000
+    at_rest: bool = False
     left_out: int = 0
     unit: float = 1.0
 
@@ -69,8 +71,12 @@ class LongRun(NamedTuple):
             return f"{begin} it runs away to infinity."
         if self.underflows:
             return (
-                f"{begin} it falls below the smallest floating-point number, so its long run is "
-                "not known."
+                f"{begin} it falls below the smallest floating-point number and is rounded to 0, "
+                "which it cannot leave. The exact orbit does, so its long run is not known."
+            )
+        if self.at_rest and self.period and exponent > least_of_chaos(self.iterates):
+            return (
+                f"{begin} it does not move. This fixed point is unstable, so nearby orbits leave."
             )
         if self.period == 1:
             return f"{begin} it settles at a fixed point."
@@ -78,20 +84,20 @@ class LongRun(NamedTuple):
             return f"{begin} it settles into a cycle that repeats after {self.period} knots."
         if exponent > least_of_chaos(self.iterates):
             return (
-                f"{begin} it is chaotic. It never repeats, and orbits nearby part by a factor of "
+                f"{begin} it is chaotic. It never repeats, and nearby orbits part by a factor of "
                 f"{np.exp(exponent):.4g} {each}."
             )
-        return (
-            f"{begin} it does not repeat within 64 knots and is not chaotic. It goes round an "
-            "invariant curve, or settles slowly."
-        )
+        rest = "It settles slowly"
+        # An orbit of one number cannot go round a curve.
+        rest += ", or goes round an invariant curve." if len(self.exponents) > 1 else "."
+        return f"{begin} it does not repeat within 64 knots and is not chaotic. {rest}"
 
     @property
     def underflows(self) -> bool:
-        """Whether the orbit repeats although orbits nearby part. It then stays by rounding, as a
+        """Whether the orbit repeats although nearby orbits part. It then stays by rounding, as a
         population that should fall to 1e-400."""
-        exponent = float(self.exponents[0])
-        return self.period > 0 and not self.linear and exponent > least_of_chaos(self.iterates)
+        repeats = self.period > 0 and not self.linear and not self.at_rest
+        return repeats and float(self.exponents[0]) > least_of_chaos(self.iterates)
 
     @property
     def absence(self) -> str:
@@ -128,12 +134,12 @@ class LongRun(NamedTuple):
     def lines(self) -> list[str]:
         """The lines to print."""
         kind = lambda o: "fixed point" if o.period == 1 else f"cycle of {o.period}"
-        found = [f"{kind(o)} {self.points(o)}: {o.verdict}" for o in self.orbits]
+        found = [f"{kind(o)} {self.points(o)}, {o.verdict}" for o in self.orbits]
         found = found or [self.absence]
         found += [self.omission] if self.left_out else []
         which = "exponent" if len(self.exponents) == 1 else "exponents"
         exponents = ", ".join(f"{x:.5g}" for x in self.exponents)
-        return [*found, self.sentence, f"Lyapunov {which} for one period: {exponents}"]
+        return [*found, self.sentence, f"Lyapunov {which} for one period of the hold: {exponents}"]
 
     def to_json(self) -> dict[str, Any]:
         orbits = [
@@ -184,7 +190,12 @@ def long_run(equation: KnotMap | System, start: Start = None, iterates: int = 10
         last = np.asarray(f.orbit(start, 1, 1_500))
         orbits = orbits + periodic_orbits(f, period, last)
     exponents = np.asarray(lyapunov(f, start, iterates=iterates), float)
-    return LongRun(begin, orbits, period, exponents, False, _draw_cobweb(f, start), iterates)
+    picture, at_rest = _draw_cobweb(f, start), _is_at_rest(settled.states, begin)
+    return LongRun(begin, orbits, period, exponents, False, picture, iterates, at_rest)
+
+
+def _is_at_rest(states: jax.Array, start: np.ndarray) -> bool:
+    return bool(np.all(np.asarray(states, float)[0] == start))
 
 
 def _draw_cobweb(f: KnotMap, start: Start) -> Figure | None:

@@ -1,4 +1,4 @@
-"""`lagrax simulate`: solves a classical equation, draws it and writes its samples."""
+"""Solves a classical equation, draws it and writes its samples (`lagrax simulate`)."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -33,7 +33,7 @@ class SimulateError(ValueError):
 # --- the command ----------------------------------------------------------------------------------
 
 SUMMARIES = {
-    "population": "A population whose growth depends on its size at the start of the season.",
+    "population": "A population whose growth depends on its last count.",
     "linear": "A linear system with held arguments.",
     "digital-control": "A plant under a digital controller.",
     "held-oscillator": "An oscillator driven by its own held position.",
@@ -177,8 +177,11 @@ def _solve_system(system: System, start: Array, ts: np.ndarray) -> Solution:
 
 
 def _stays_positive(system: System, start: Array) -> bool:
-    """Whether all states are positive. If so, their logarithm is solved for: a population may grow
-    again from less than any tolerance, or than the smallest floating-point number."""
+    """Whether all states are positive, so that their logarithm can be solved for.
+
+    A population may grow again from less than any tolerance, or than the smallest floating-point
+    number.
+    """
     if isinstance(system, MackeyGlass):
         return float(system.beta) >= 0
     return isinstance(system, Population | Hutchinson) and float(start) > 0

@@ -37,6 +37,7 @@ class Measurements:
     - `left_out`: the columns that were not asked for and hold no numbers.
     - `offsets`: the times from which dates have another time zone, and that zone.
     - `group`: what tells this series from the others of its file.
+    - `seasons`: the length of each season among the inputs, and its number of cosines.
     """
 
     time_name: str
@@ -50,6 +51,7 @@ class Measurements:
     left_out: tuple[str, ...] = ()
     offsets: tuple[tuple[float, datetime.tzinfo], ...] = ()
     group: str = ""
+    seasons: tuple[tuple[float, int], ...] = ()
 
     @property
     def gap(self) -> float:
@@ -80,14 +82,24 @@ class Measurements:
         return np.flatnonzero(np.diff(self.ts) > 1.5 * self.gap).tolist()
 
     @property
+    def season_inputs(self) -> int:
+        """The number of inputs, the last ones, that are cosines and sines of seasons."""
+        return sum(2 * pairs for _, pairs in self.seasons)
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether few samples are further apart than usual."""
+        return len(self.gaps) <= 0.05 * (len(self.ts) - 1)
+
+    @property
     def sampling(self) -> str:
         """The distance of the samples, in a sentence."""
         apart, gaps = np.diff(self.ts), self.gaps
         number = f"{len(self.ts):,} samples"
-        if len(gaps) > 0.05 * len(apart):
+        if not self.is_regular:
             low, high = f"{apart.min():.3g}", self.with_unit(float(f"{apart.max():.3g}"))
             return f"{number} at irregular times, {low} to {high} apart."
-        sentence = f"{number}, {self._gap_in_words()} apart"
+        sentence = f"{number}, {self.in_words(self.gap, 6)} apart"
         if not gaps:
             return f"{sentence}, without gaps."
         longest = max(gaps, key=lambda i: apart[i])
@@ -97,15 +109,16 @@ class Measurements:
         which = "" if len(gaps) == 1 else ", the longest"
         return f"{sentence}, with {count}{which} of {length} after {after}."
 
-    def _gap_in_words(self) -> str:
-        """The usual distance of the samples: in a smaller unit if it is a fraction of the unit."""
-        gap, unit = self.gap, self.unit
-        if unit in SECONDS and gap < 1:
-            seconds = gap * SECONDS[unit]
-            smaller = [u for u in SECONDS if SECONDS[u] < 1.000001 * seconds]
+    def in_words(self, time: float, digits: int = 4) -> str:
+        """A length of time in words: in another unit if it is a fraction of this one, or hundreds
+        of it."""
+        unit = self.unit
+        if unit in SECONDS and (time < 1 or time >= 200):
+            seconds = time * SECONDS[unit]
+            smaller = [u for u in SECONDS if SECONDS[u] < 1.000001 * seconds and u != "weeks"]
             unit = smaller[-1] if smaller else "seconds"
-            gap = seconds / SECONDS[unit]
-        return dataclasses.replace(self, unit=unit).with_unit(float(f"{gap:.6g}"))
+            time = seconds / SECONDS[unit]
+        return dataclasses.replace(self, unit=unit).with_unit(float(f"{time:.{digits}g}"))
 
     def format_times(self, ts: Float64[np.ndarray, " m"]) -> np.ndarray:
         """Times as the file has them: numbers or ISO dates."""
@@ -228,6 +241,37 @@ def _read_times(sheet: Sheet, time: str, roles: Roles) -> Times:
     return read_times(sheet, time, roles.unit, roles.date_format)
 
 
+def read_inputs(
+    path: Path, names: Sequence[str], like: Measurements, roles: Roles
+) -> tuple[Float64[np.ndarray, " n"], Float64[np.ndarray, "n k"]]:
+    """Reads the times after the end of the series `like` in a file, counted as there, and the
+    inputs from each of them to the next."""
+    sheet, roles = _prepare_sheet(Sheet.read(path), roles._replace(inputs=names, by=None))
+    if not sheet.rows:
+        raise TableError(f"{path} has no rows; expected one for each time to come: add some.")
+    time, _ = _assign_columns(sheet, roles._replace(columns=None, exclude=()))
+    times = _read_times(sheet, time, roles)
+    if (times.calendar is None) != (like.calendar is None):
+        kind = "numbers" if times.calendar is None else "dates"
+        raise TableError(
+            f"{path}, column {time!r}: the times are {kind}, unlike those of the series; expected "
+            "the same kind in both: write them alike."
+        )
+    ts = times.ts
+    if times.calendar is not None and like.calendar is not None:
+        ts = like.calendar.count(times.calendar.dates(times.ts))
+    elif roles.dt is not None:
+        ts = like.ts[-1] + ts[1:2] + ts if len(ts) > 1 else like.ts[-1:] + like.gap
+    if ts[0] <= like.ts[-1]:
+        raise TableError(
+            f"{path}: its first time, {like.format_time(float(ts[0]))}, is not after the end of "
+            f"the series, {like.format_time(float(like.ts[-1]))}; expected later times: remove the "
+            "rows before."
+        )
+    us = np.stack([_read_known(sheet, name) for name in names], axis=1)
+    return ts, us
+
+
 def write_table(path: Path, names: Sequence[str], columns: Sequence[Any]) -> None:
     """Writes columns of numbers or texts to a CSV file, atomically.
 
@@ -334,11 +378,7 @@ def _is_text(cells: Sequence[str]) -> bool:
 
 def _read_values(sheet: Sheet, name: str) -> Float64[np.ndarray, " n"]:
     """A column of numbers that are not all the same; NaN if a value is missing."""
-    cells = strip_percent(sheet.column(name))
-    values = parse_numbers(cells)
-    for index in np.flatnonzero(~np.isfinite(values)).tolist():
-        if not is_missing(cells[index]):
-            raise _invalid_value(sheet, index, name, cells[index])
+    values = _parse_values(sheet, name)
     known = values[~np.isnan(values)]
     if known.size and np.any(known != known[0]):
         return values
@@ -347,6 +387,15 @@ def _read_values(sheet: Sheet, name: str) -> Float64[np.ndarray, " n"]:
         f"{sheet.path}, column {name!r}: the value {what}; expected one that changes: choose the "
         "columns to use, without this one."
     )
+
+
+def _parse_values(sheet: Sheet, name: str) -> Float64[np.ndarray, " n"]:
+    cells = strip_percent(sheet.column(name))
+    values = parse_numbers(cells)
+    for index in np.flatnonzero(~np.isfinite(values)).tolist():
+        if not is_missing(cells[index]):
+            raise _invalid_value(sheet, index, name, cells[index])
+    return values
 
 
 def _invalid_value(sheet: Sheet, index: int, name: str, cell: str) -> TableError:
@@ -361,7 +410,15 @@ def _invalid_value(sheet: Sheet, index: int, name: str, cell: str) -> TableError
 
 def _read_input(sheet: Sheet, name: str) -> Float64[np.ndarray, " n"]:
     """A column of an input, which the equation needs at all times."""
-    values = _read_values(sheet, name)
+    return _check_known(sheet, name, _read_values(sheet, name))
+
+
+def _read_known(sheet: Sheet, name: str) -> Float64[np.ndarray, " n"]:
+    """A column of numbers at all times, which may all be the same."""
+    return _check_known(sheet, name, _parse_values(sheet, name))
+
+
+def _check_known(sheet: Sheet, name: str, values: np.ndarray) -> Float64[np.ndarray, " n"]:
     if np.any(np.isnan(values)):
         raise sheet.error(
             int(np.argmax(np.isnan(values))),

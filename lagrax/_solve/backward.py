@@ -24,10 +24,11 @@ from .tape import State, Tape, add_piece, find_span, make_coefficients, move_tim
 def differentiate_on_tape(solve: Callable, make_interval: Callable, sources: PyTree) -> PyTree:
     """Calls `solve(sources, keep_states=False)`, with a backward pass of its own.
 
-    `sources` are the fields, the initial function and the problem. `solve` returns the final state,
-    the states at the ends of intervals, the tape and other values without a derivative, and as a
-    second result the solver's states, which it keeps on demand. `make_interval(sources, number, y,
-    held)` makes an interval of these sources, given its first state and its held states.
+    `sources` are the fields, the initial function, the problem, and the rows of its intervals.
+    `solve` returns the final state, the states at the ends of intervals, the tape and other values
+    without a derivative, and as a second result the solver's states, which it keeps on demand.
+    `make_interval(sources[:3], number, row, y, held)` makes an interval, given its first state and
+    its held states.
     """
     moving, still = eqx.partition(sources, eqx.is_inexact_array)
     arrays, rest = eqx.partition(still, eqx.is_array)
@@ -66,6 +67,7 @@ class _Cotangents(NamedTuple):
 
 
 def _pull_back(make_interval, sources, tape: Tape, states, y1: State, y1s: State, tape_bar: Tape):
+    *sources, rows = sources
     problem = sources[2]
     moving = eqx.filter(sources, eqx.is_inexact_array)
     zeros = partial(jax.tree.map, jnp.zeros_like)
@@ -78,20 +80,24 @@ def _pull_back(make_interval, sources, tape: Tape, states, y1: State, y1s: State
         zeros(moving),
     )
     step = partial(_pull_back_interval, make_interval, sources, tape, states)
-    numbers = jnp.arange(problem.grid.num_intervals)
+    numbers = range(problem.grid.num_intervals)
     if problem.is_shared:
-        bars, _ = lax.scan(lambda c, x: (step(c, *x), None), start, (numbers, y1s), reverse=True)
+        xs = jnp.array(numbers), rows, y1s
+        bars, rows_bar = lax.scan(lambda bars, x: step(bars, *x), start, xs, reverse=True)
     else:
-        bars = start
-        for number in reversed(range(problem.grid.num_intervals)):
-            bars = step(bars, number, jax.tree.map(lambda x: x[number], y1s))  # noqa: B023
+        bars, of_rows = start, []
+        for number in reversed(numbers):
+            row, y1 = jax.tree.map(lambda x: x[number], (rows, y1s))  # noqa: B023
+            bars, row_bar = step(bars, number, row, y1)
+            of_rows.insert(0, row_bar)
+        rows_bar = jax.tree.map(lambda *x: jnp.stack(x), *of_rows)
 
     def first_state_and_times(sources):
         grid = sources[2].grid
         return sources[2].y0, move_times(tape, grid.starts, grid.lengths).ts
 
     _, pull = eqx.filter_vjp(first_state_and_times, sources)
-    return _add(bars.sources, *pull((bars.y, bars.tape.ts)))
+    return (*_add(bars.sources, *pull((bars.y, bars.tape.ts))), rows_bar)
 
 
 def _add(*trees: PyTree) -> PyTree:
@@ -99,17 +105,25 @@ def _add(*trees: PyTree) -> PyTree:
 
 
 def _pull_back_interval(
-    make_interval, sources, tape: Tape, states, bars: _Cotangents, number: Any, y1_bar: State
-) -> _Cotangents:
+    make_interval,
+    sources,
+    tape: Tape,
+    states,
+    bars: _Cotangents,
+    number: Any,
+    row: Any,
+    y1_bar: State,
+) -> tuple[_Cotangents, Any]:
+    """The cotangents at the start of interval `number`, and that of its row."""
     problem, method = sources[2], sources[2].method
     first, count = tape.first[number], tape.first[number + 1] - tape.first[number]
-    row = lambda age: age if isinstance(age, int) else age[number]
-    places = [jnp.maximum(number - row(age), 0) for age in problem.grid.ages]
+    ages = [s if a is None else a for s, a in zip(problem.grid.ages, row.ages, strict=True)]
+    places = [jnp.maximum(number - age, 0) for age in ages]
     held = [tape.start_of(tape.first[place]) for place in places]
     y = tape.start_of(first)
     interval, pull_interval = eqx.filter_vjp(
-        lambda sources, held: make_interval(sources, number, lax.stop_gradient(y), held),
-        *(sources, held),
+        lambda sources, row, held: make_interval(sources, number, row, y, held),
+        *(sources, row, held),
     )
     replay = _Replay(method, tape, number)
     of_interval = jax.tree.map(jnp.zeros_like, eqx.filter(interval, eqx.is_inexact_array))
@@ -147,13 +161,14 @@ def _pull_back_interval(
         y_bar, of_interval = _add(y_bar, new[1]), _add(of_interval, new[0])
         tape_bar = replay.add(tape_bar, where, new[2])
 
-    sources_bar, held_bar = pull_interval(of_interval)
+    sources_bar, row_bar, held_bar = pull_interval(of_interval)
     knots = bars.knots
     if knots is not None:
         for place, of_place in zip(places, held_bar, strict=True):
             knots = jax.tree.map(lambda rows, x: rows.at[place].add(x), knots, of_place)  # noqa: B023
         y_bar = jax.tree.map(lambda y, rows: y + rows[number], y_bar, knots)
-    return _Cotangents(y_bar, state_bar, tape_bar, knots, _add(bars.sources, sources_bar))
+    bars = _Cotangents(y_bar, state_bar, tape_bar, knots, _add(bars.sources, sources_bar))
+    return bars, row_bar
 
 
 class _Replay(NamedTuple):

@@ -26,7 +26,17 @@ from .arguments import (
     is_whole,
     real_array,
 )
-from .delays import MOST_DELAYS, TOO_MANY, Delay, Hold, Lag, Learn, RealScalar, describe
+from .delays import (
+    MOST_DELAYS,
+    TOO_MANY,
+    Entry,
+    Hold,
+    Input,
+    Lag,
+    Learn,
+    RealScalar,
+    describe,
+)
 from .field import takes_history
 from .gradients import Adjoint, Checkpointed, Direct, Gradient
 from .grid import Grid, make_grid
@@ -55,7 +65,7 @@ class Problem(NamedTuple):
     args: PyTree
     y0: PyTree
     past: Callable | None
-    delays: list[Delay]
+    delays: list[Entry]
     grid: Grid
     method: Method
     gradient: Gradient
@@ -113,6 +123,7 @@ def check_problem(
     if jump_ts is None:
         _check_enough_intervals(intervals, grid.num_intervals, delays)
     args, dt0, delays = _as_dynamic((args, dt0, delays))
+    delays = _as_arrays(delays)
     method = make_method(
         solver,
         controller,
@@ -239,29 +250,31 @@ def _explain_arguments(signature: inspect.Signature, args: tuple, options: dict)
 
 
 def check_delays(delays: Any) -> None:
-    """Checks that `delays` is a list of `Hold` and `Lag` with known or traced periods."""
-    if isinstance(delays, (Hold, Lag)):
+    """Checks that `delays` is a list of entries of the history, and none is to be learned."""
+    if isinstance(delays, (Hold, Lag, Input)):
         raise TypeError(f"delays={describe([delays])} is one delay; expected a list: delays=[...].")
     if not isinstance(delays, Sequence) or isinstance(delays, str):
-        raise TypeError(f"delays={delays!r}; expected a list of Hold and Lag, or () for none.")
+        raise TypeError(
+            f"delays={delays!r}; expected a list of Hold, Lag and Input, or () for none."
+        )
     if len(delays) > MOST_DELAYS:
         raise ValueError(
             f"Got {len(delays):,} delays; expected at most {MOST_DELAYS:,}. {TOO_MANY}"
         )
     for delay in delays:
-        if not isinstance(delay, (Hold, Lag)):
+        if not isinstance(delay, (Hold, Lag, Input)):
             raise TypeError(
-                f"delays holds {delay!r}; expected lagrax.Hold or lagrax.Lag, for example "
-                f"Hold({delay!r})."
+                f"delays holds {delay!r}; expected lagrax.Hold, lagrax.Lag or lagrax.Input, for "
+                f"example Hold({delay!r})."
             )
-        if isinstance(delay.tau, Learn):
+        if not isinstance(delay, Input) and isinstance(delay.tau, Learn):
             raise TypeError(
                 f"{describe([delay])} has a period to be learned; expected a number. "
                 "lagrax.Identifier(delays=[...]).fit(ts, ys) finds it."
             )
 
 
-def _check_fields(field: Any, delays: Sequence[Delay]) -> list[Callable]:
+def _check_fields(field: Any, delays: Sequence[Entry]) -> list[Callable]:
     fields = list(field) if isinstance(field, (list, tuple)) else [field]
     for f in fields:
         if not callable(f):
@@ -278,7 +291,7 @@ def _check_fields(field: Any, delays: Sequence[Delay]) -> list[Callable]:
     return fields
 
 
-def _check_number_of_fields(fields: list, num: int, delays: Sequence[Delay], t0, t1) -> None:
+def _check_number_of_fields(fields: list, num: int, delays: Sequence[Entry], t0, t1) -> None:
     if len(fields) != num:
         raise ValueError(
             f"Got {len(fields)} fields for {num} intervals (delays {describe(delays)} from t = "
@@ -333,9 +346,9 @@ def _check_span(t0: Any, t1: Any) -> None:
         )
 
 
-def _check_number_of_periods(delays: Sequence[Delay], t0: Any, t1: Any) -> None:
+def _check_number_of_periods(delays: Sequence[Entry], t0: Any, t1: Any) -> None:
     for delay in delays:
-        if delay.tau is None or is_traced(delay.tau, t0, t1):
+        if isinstance(delay, Input) or delay.tau is None or is_traced(delay.tau, t0, t1):
             continue
         many = (float(t1) - float(t0)) / float(delay.tau)  # pyright: ignore[reportArgumentType]
         if many > MOST_INTERVALS:
@@ -345,25 +358,20 @@ def _check_number_of_periods(delays: Sequence[Delay], t0: Any, t1: Any) -> None:
             )
 
 
-def _check_resolution(delays: Sequence[Delay], t0: Any, t1: Any, dtype: Any) -> None:
+def _check_resolution(delays: Sequence[Entry], t0: Any, t1: Any, dtype: Any) -> None:
     """Checks that times so far from zero resolve the periods and the instants."""
     if is_traced(t0, t1):
         return
     eps = float(jnp.finfo(dtype).eps)
     apart = eps * max(abs(float(t0)), abs(float(t1)))
     for delay in delays:
+        if isinstance(delay, Input):
+            if not is_traced(delay.ts, delay.delay):
+                times = np.asarray(delay.ts, float) + np.asarray(delay.delay, float)
+                _check_instants_apart("Input", times, t0, t1, dtype)
+            continue
         if isinstance(delay, Hold) and delay.times is not None and not is_traced(delay.times):
-            times = np.asarray(delay.times, float)
-            times = times[(times >= float(t0)) & (times <= float(t1))]
-            close = np.flatnonzero(np.diff(times) <= 8 * eps * np.abs(times[1:]))
-            if close.size:
-                one, next_one = times[close[0]], times[close[0] + 1]
-                raise ValueError(
-                    f"Hold got the instants {one!s} and {next_one!s}, which are too close for "
-                    f"{jnp.dtype(dtype).name}: times there are {eps * abs(next_one):.1g} apart. "
-                    "Drop one of them, use float64 (jax.config.update('jax_enable_x64', True)), or "
-                    "let the span begin near 0."
-                )
+            _check_instants_apart("Hold", np.asarray(delay.times, float), t0, t1, dtype)
         tau = delay.tau
         if tau is None or isinstance(tau, Learn) or is_traced(tau):
             continue
@@ -375,7 +383,22 @@ def _check_resolution(delays: Sequence[Delay], t0: Any, t1: Any, dtype: Any) -> 
             )
 
 
-def _check_intervals(intervals: Any, delays: Sequence[Delay], t0: Any, t1: Any) -> None:
+def _check_instants_apart(who: str, times: np.ndarray, t0: Any, t1: Any, dtype: Any) -> None:
+    """Checks that the type of time tells apart all instants within the span."""
+    eps = float(jnp.finfo(dtype).eps)
+    times = times[(times >= float(t0)) & (times <= float(t1))]
+    close = np.flatnonzero(np.diff(times) <= 8 * eps * np.abs(times[1:]))
+    if close.size:
+        one, next_one = times[close[0]], times[close[0] + 1]
+        raise ValueError(
+            f"{who} got the instants {one!s} and {next_one!s}, which are too close for "
+            f"{jnp.dtype(dtype).name}: times there are {eps * abs(next_one):.1g} apart. "
+            "Drop one of them, use float64 (jax.config.update('jax_enable_x64', True)), or "
+            "let the span begin near 0."
+        )
+
+
+def _check_intervals(intervals: Any, delays: Sequence[Entry], t0: Any, t1: Any) -> None:
     if intervals is not None and not is_whole(intervals):
         raise TypeError(f"intervals={intervals!r}; expected a whole number.")
     if intervals is not None and intervals < 1:
@@ -385,7 +408,7 @@ def _check_intervals(intervals: Any, delays: Sequence[Delay], t0: Any, t1: Any) 
             f"intervals={format_value(intervals)}; expected at most {MOST_INTERVALS:,}. Give times "
             "and delays in the same unit."
         )
-    periods = [d.tau for d in delays if isinstance(d, Lag) or d.tau is not None]
+    periods = [d.tau for d in delays if not isinstance(d, Input) and d.tau is not None]
     if intervals is None and periods and is_traced(t0, t1, *periods):
         cause = "A delay" if is_traced(*periods) else "t0 or t1"
         raise ValueError(
@@ -396,7 +419,7 @@ def _check_intervals(intervals: Any, delays: Sequence[Delay], t0: Any, t1: Any) 
         )
 
 
-def _check_enough_intervals(intervals: int | None, num: int, delays: Sequence[Delay]) -> None:
+def _check_enough_intervals(intervals: int | None, num: int, delays: Sequence[Entry]) -> None:
     if intervals is not None and num > intervals and len(delays) == 1:
         raise ValueError(
             f"intervals={intervals}, but {describe(delays)} needs {num} to reach t1. Raise it, or "
@@ -575,7 +598,7 @@ _TOLERANCE_OF_STEPS = type(diffrax.with_stepsize_controller_tols(optx.Chord)().r
 
 
 def _check_gradient(
-    gradient: Any, delays: Sequence[Delay], solver: Any, controller: Any, saveat: Any, dtype: Any
+    gradient: Any, delays: Sequence[Entry], solver: Any, controller: Any, saveat: Any, dtype: Any
 ) -> Gradient:
     """Returns the gradient; an `Adjoint` gets the solver and the control of its backward pass."""
     if not isinstance(gradient, (Direct, Checkpointed, Adjoint)):

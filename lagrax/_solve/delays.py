@@ -1,4 +1,4 @@
-"""The types of delay: `Hold`, `Lag`, and `Learn` for periods to be found from data."""
+"""The entries of `history`: `Hold`, `Lag`, `Input`, and `Learn` for periods found from data."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, Real
+from jaxtyping import Array, ArrayLike, Float, PyTree, Real, Shaped
 
 from .arguments import (
     check_whole,
@@ -108,7 +108,7 @@ class Hold(eqx.Module):
             )
         check_whole("Hold", "lag", lag, 0)
         self.tau = None if tau is None else _checked_period(tau, "Hold")
-        self.times = None if times is None else _checked_times(times)
+        self.times = None if times is None else check_instants(times, "Hold", "times")
         self.lag = int(lag)
 
 
@@ -130,7 +130,51 @@ class Lag(eqx.Module):
         self.tau = _checked_period(tau, "Lag")
 
 
+class Input(eqx.Module):
+    """A known signal u(t − d), such as a command, a measurement or the rate of an infusion.
+
+    The field gets the last sample, which is held until the next one, or the straight line between
+    the two if `linear`. Before the first sample it gets the first one. The instants are knots, so
+    steps end there and solvers keep their order, however often the signal switches.
+
+    Choose it instead of looking the samples up in the field, which makes steps cross the switches.
+    The cost of a sample does not grow with their number.
+
+    **Arguments:**
+
+    - `ts`: increasing times of the samples. An array is differentiable.
+    - `us`: the samples, an array or a pytree of arrays with one row for each time. Rows of any
+      shape and type reach the field as they are.
+    - `delay`: the time that the signal takes to arrive, known as dead time. An array is
+      differentiable.
+    - `linear`: interpolates linearly between the samples. After the last one, it is held.
+    """
+
+    ts: Float[Array, " samples"] | np.ndarray
+    us: PyTree[Shaped[ArrayLike, "samples ..."]]
+    delay: RealScalar
+    linear: bool = eqx.field(static=True)
+
+    def __init__(
+        self,
+        ts: Sequence[RealScalar] | Real[ArrayLike, " samples"],
+        us: PyTree,
+        delay: RealScalar = 0.0,
+        *,
+        linear: bool = False,
+    ):
+        self.ts = check_instants(ts, "Input", "ts")
+        self.us = jax.tree.map(_as_array, us, is_leaf=_is_row_of_numbers)
+        self.linear = bool(linear)
+        _check_samples(self.us, len(self.ts), linear)
+        if not (is_number(delay) or (is_traced(delay) and is_real(delay) and np.ndim(delay) == 0)):
+            raise ValueError(f"Input got delay={format_value(delay)}; expected one finite number.")
+        self.delay = float(delay) if is_whole(delay) else delay
+
+
 Delay = Hold | Lag
+# The entries of `history`: the past of the state, and signals from outside.
+Entry = Delay | Input
 
 TOO_MANY = (
     "Every delay is an entry of the history, and a solve with more of them compiles for minutes. "
@@ -184,32 +228,71 @@ def _checked_period(tau: Any, name: str) -> RealScalar | Learn:
     return float(tau) if is_whole(tau) else tau
 
 
-def _checked_times(times: Any) -> Any:
-    given = times
-    times = (times if is_real(times) else None) if is_traced(times) else real_array(times)
+def check_instants(given: Any, who: str, name: str) -> Any:
+    """Checks a row of increasing instants, the argument `name` of `who`.
+
+    A JAX array stays the same object, since a layer may train it.
+    """
+    times = (given if is_real(given) else None) if is_traced(given) else real_array(given)
     if times is None:
-        raise ValueError(f"Hold got times={given!r:.60}; expected a row of instants.")
+        raise ValueError(f"{who} got {name}={given!r:.60}; expected a row of instants.")
     if times.ndim != 1 or times.shape[0] == 0:
         raise ValueError(
-            f"Hold got times of shape {times.shape}; expected a row of at least one instant."
+            f"{who} got {name} of shape {times.shape}; expected a row of at least one instant."
         )
     if not is_traced(times):
         if not np.all(np.isfinite(times)):
-            raise ValueError(f"Hold got times={times}; expected finite instants.")
+            raise ValueError(f"{who} got {name}={times}; expected finite instants.")
         if not np.all(np.diff(times) > 0):
             raise ValueError(
-                f"Hold got times={times}; expected strictly increasing instants. Sort them and "
+                f"{who} got {name}={times}; expected strictly increasing instants. Sort them and "
                 "drop repeated ones."
             )
-    # A JAX array stays the same object, since a layer may train it.
     is_parameter = isinstance(given, jax.Array) and jnp.issubdtype(given.dtype, jnp.floating)
     return given if is_parameter else times
 
 
-def describe(delays: Sequence[Delay]) -> str:
+def _is_row_of_numbers(tree: Any) -> bool:
+    """Whether a list holds numbers alone, so that it means an array and not a pytree."""
+    return isinstance(tree, (list, tuple)) and all(
+        isinstance(x, (int, float)) for x in jax.tree.leaves(tree)
+    )
+
+
+def _as_array(leaf: Any) -> Any:
+    return leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
+
+
+def _check_samples(us: PyTree, count: int, linear: bool) -> None:
+    leaves = jax.tree.leaves(us)
+    if not leaves:
+        raise ValueError(f"Input got us={us!r}, which holds no samples; expected an array.")
+    for u in leaves:
+        if not is_traced(u) and u.dtype.kind not in "biufc" and not isinstance(u, jax.Array):
+            raise ValueError(f"Input got samples of {u.dtype}; expected numbers.")
+        if u.shape[:1] != (count,):
+            raise ValueError(
+                f"Input got {count} times and samples of shape {u.shape}; expected one sample for "
+                "each time, along the first axis."
+            )
+        if linear and not jnp.issubdtype(u.dtype, jnp.inexact):
+            raise ValueError(
+                f"Input got linear=True and samples of {u.dtype}; expected floating point numbers. "
+                "Convert with .astype(float)."
+            )
+        if not is_traced(u) and jnp.issubdtype(u.dtype, jnp.inexact) and np.isnan(u).any():
+            raise ValueError(
+                f"Input got {np.isnan(u).sum()} NaN among the samples; expected numbers. Drop the "
+                "times without a sample, or fill them in."
+            )
+
+
+def describe(delays: Sequence[Entry]) -> str:
     """Formats delays for messages, as `Hold(1.0), Lag(0.5)`."""
 
-    def one(d: Delay) -> str:
+    def one(d: Entry) -> str:
+        if isinstance(d, Input):
+            return f"Input({len(d.ts)} samples)"
         tau = "tau" if is_traced(d.tau) else d.tau
         if isinstance(tau, Learn):
             tau = f"Learn({tau.start:g})"

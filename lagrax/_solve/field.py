@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from .delays import Delay, Lag, describe
+from .delays import Entry, Input, Lag, describe
+from .inputs import example_of_input, read_inputs
 
 
 class Field(eqx.Module):
@@ -55,22 +56,43 @@ def make_past(past: Callable | None, y0: PyTree, t0: Array) -> Callable:
 
 
 def make_fields(
-    fields: Sequence[Callable], t: Array, y: PyTree, args: PyTree, delays: Sequence[Delay], num: int
+    fields: Sequence[Callable], t: Array, y: PyTree, args: PyTree, delays: Sequence[Entry], num: int
 ) -> list[Field]:
     """Traces each field once, so that an invalid one raises here. `num` counts the intervals."""
     made = [make_field(f, t, y, args, delays) for f in fields]
     jaxprs = [_trace(f, t, y, args, delays) for f in made]
     used = [_used_inputs(j, [True] * len(j.outvars)) for j in jaxprs]
-    has_lags = any(isinstance(d, Lag) for d in delays)
-    is_constant = not has_lags and not any(any(inputs) for inputs in used)
+    has_lines = any(isinstance(d, Input) and d.linear for d in delays)
+    moves = has_lines or any(isinstance(d, Lag) for d in delays)
+    is_constant = not moves and not any(any(inputs) for inputs in used)
     products = all(_has_products(j) for j in jaxprs)
     breakpoints = bool(delays) or num > 1
+    fields_of_values = [_follow_lines(f) for f in made] if has_lines else made
     return [
         dataclasses.replace(
             f, is_constant=is_constant, may_jump=breakpoints and inputs[0], has_products=products
         )
-        for f, inputs in zip(made, used, strict=True)
+        for f, inputs in zip(fields_of_values, used, strict=True)
     ]
+
+
+def _follow_lines(field: Field) -> Field:
+    """The field with inputs that change within an interval, so it prepares at each evaluation."""
+    return Field(eqx.Partial(_keep), eqx.Partial(_prepare_and_evaluate, field))
+
+
+def _keep(history: tuple) -> tuple:
+    return tuple(history)
+
+
+def _prepare_and_evaluate(
+    field: Field, t: Array, y: PyTree, args: PyTree, history: tuple
+) -> PyTree:
+    return field.evaluate(t, y, args, field.prepare(read_inputs(history, t)))
+
+
+def _example_history(y: PyTree, delays: Sequence[Entry]) -> tuple:
+    return tuple(example_of_input(d) if isinstance(d, Input) else y for d in delays)
 
 
 def make_field(
@@ -78,7 +100,7 @@ def make_field(
     t: Array,
     y: PyTree,
     args: PyTree,
-    delays: Sequence[Delay],
+    delays: Sequence[Entry],
     equal_to: tuple[int, ...] | None = None,
 ) -> Field:
     """Traces a field and checks its result.
@@ -86,7 +108,7 @@ def make_field(
     `equal_to[i]` is the first entry of the history known to equal entry i. Equal entries reach the
     field's `hold` as one object, so that it may treat them as one.
     """
-    history = tuple(y for _ in delays)
+    history = _example_history(y, delays)
     call = field
     if not takes_history(field):
         call = lambda t, y, args, *, history: field(t, y, args)
@@ -136,7 +158,7 @@ def _as_type_of(y: PyTree, values: PyTree) -> PyTree:
 
 
 @contextlib.contextmanager
-def _explain_call(y: PyTree, delays: Sequence[Delay], with_history: bool) -> Iterator[None]:
+def _explain_call(y: PyTree, delays: Sequence[Entry], with_history: bool) -> Iterator[None]:
     """Adds a note to an error of the field, which says how the field was called."""
     try:
         yield
@@ -194,9 +216,9 @@ def _check_slope(slope: PyTree, y: PyTree) -> None:
 # --- properties of a field ------------------------------------------------------------------------
 
 
-def _trace(field: Field, t: Array, y: PyTree, args: PyTree, delays: Sequence[Delay]) -> Any:
+def _trace(field: Field, t: Array, y: PyTree, args: PyTree, delays: Sequence[Entry]) -> Any:
     """The jaxpr of one evaluation, as a function of t and y."""
-    prepared = eqx.filter_eval_shape(field.prepare, tuple(y for _ in delays))
+    prepared = eqx.filter_eval_shape(field.prepare, _example_history(y, delays))
     evaluate = lambda t, y: field.evaluate(t, y, args, _example(prepared))
     return jax.make_jaxpr(evaluate)(t, y).jaxpr
 

@@ -18,7 +18,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from .arguments import is_traced
-from .delays import AnyArray, Delay, Hold, Lag, describe
+from .delays import AnyArray, Entry, Hold, Input, Lag, describe
 
 # Up to this many past knots are separate variables of the compiled loop. Its compile time grows
 # with their number, to a second here, so more of them are rows of one array.
@@ -33,10 +33,13 @@ class Grid(eqx.Module):
     `starts` and `lengths` describe the `num_intervals` intervals between breakpoints. `end` is t1
     itself; the last start and length are both rounded and may add up to less.
 
-    The next three lists have one entry for each hold; lags have none. `ages[d]` is the number of
+    The next three lists have one entry for each hold. `ages[d]` is the number of
     breakpoints since hold d sampled the state: one number if it is the same in all intervals,
     otherwise one for each. If the sample lies before t0, `from_past[d]` is true and
     `past_times[d]` is its time, at which the initial function gives the state.
+
+    `samples` has one entry for each input: the number of its last sample at the start of each
+    interval, or -1 before the first.
 
     Holds need the states at the last `num_knots` breakpoints, lags the dense output of the last
     `num_dense` intervals. `covered` is False if traced delays do not fit the static number of
@@ -49,6 +52,7 @@ class Grid(eqx.Module):
     ages: list[int | Int[AnyArray, " intervals"]]
     past_times: list[Float[AnyArray, " intervals"]]
     from_past: list[bool | Bool[AnyArray, " intervals"]]
+    samples: list[Int[AnyArray, " intervals"]]
     covered: bool | Bool[Array, ""]
     num_intervals: int = eqx.field(static=True)
     num_knots: int = eqx.field(static=True)
@@ -56,7 +60,7 @@ class Grid(eqx.Module):
 
 
 def make_grid(
-    delays: Sequence[Delay],
+    delays: Sequence[Entry],
     t0: Any,
     t1: Any,
     *,
@@ -65,18 +69,20 @@ def make_grid(
     dtype: Any,
     jump_ts: Any = None,
 ) -> Grid:
-    """Finds the breakpoints and the samples of all holds.
+    """Finds the breakpoints and the samples of all holds and inputs.
 
-    Breakpoints are t0, the instants of all holds, `jump_ts` (times at which the field jumps), and
-    the points that kinks reach through lags. More are added until no interval is longer than the
-    shortest lag. A kink is followed through `levels` lags, since the solution gains one order of
-    smoothness with each.
+    Breakpoints are t0, the instants of all holds and inputs, `jump_ts` (times at which the field
+    jumps), and the points that kinks reach through lags. More are added until no interval is longer
+    than the shortest lag. A kink is followed through `levels` lags, since the solution gains one
+    order of smoothness with each.
     """
-    traced = is_traced(t0, t1, jump_ts, *jax.tree.leaves(list(delays)))
+    timing = [eqx.tree_at(lambda d: d.us, d, None) if isinstance(d, Input) else d for d in delays]
+    traced = is_traced(t0, t1, jump_ts, *jax.tree.leaves(timing))
     xp = jnp if traced else np
+    delays = timing
     if not traced:
         t0, t1 = float(t0), float(t1)
-        delays = jax.tree.map(lambda x: x if np.ndim(x) else float(x), list(delays))
+        delays = jax.tree.map(lambda x: np.asarray(x, float) if np.ndim(x) else float(x), timing)
     if traced and intervals is None:
         intervals = _enough_intervals(delays, t0, t1)
     slack = 8 * float(jnp.finfo(dtype).eps)
@@ -91,10 +97,14 @@ def make_grid(
     starts = xp.concatenate([xp.atleast_1d(xp.asarray(t0, points.dtype)), points[:-1]])
     num = points.shape[0]
     lag_taus = [d.tau for d in delays if isinstance(d, Lag)]
+    inputs = [d for d in delays if isinstance(d, Input)]
     if traced:
-        held = _samples_in_order(delays, sources, candidates, order, t0, slack, jump_ts)
+        owner = _find_owners(candidates, order)
+        held = _samples_in_order(delays, sources, owner, t0, slack, jump_ts)
+        samples = [_count_own(owner, source)[0] - 1 for source in sources[len(held[0]) :]]
     else:
         held = _samples_by_time(delays, starts, t0, slack, jump_ts)
+        samples = [_last_before(d.ts + d.delay, starts, slack) for d in inputs]
     ages, past_times, from_past = held
     num_knots = 1 + max([int(np.max(a)) if not is_traced(a) else num for a in ages], default=0)
     _check_num_knots(delays, num_knots, num)
@@ -104,6 +114,7 @@ def make_grid(
         lengths=(points - starts).astype(dtype),
         end=xp.asarray(points[-1], dtype),
         ages=ages,
+        samples=samples,
         past_times=[p.astype(dtype) for p in past_times],
         from_past=from_past,
         covered=_covers_span(delays, t0, t1, intervals, slack) if traced else True,
@@ -113,7 +124,7 @@ def make_grid(
     )
 
 
-def _check_num_knots(delays: Sequence[Delay], num_knots: int, num: int) -> None:
+def _check_num_knots(delays: Sequence[Entry], num_knots: int, num: int) -> None:
     if num_knots > MOST_VARIABLES and num_knots * num > MOST_MOVES:
         raise ValueError(
             f"{describe(delays)} looks back over {num_knots - 1:,} of {num:,} intervals. All their "
@@ -127,7 +138,7 @@ def _enough_intervals(delays, t0, t1) -> int | None:
 
     Only instants are traced then, and their number is known.
     """
-    periods = [d.tau for d in delays if d.tau is not None]
+    periods = [d.tau for d in delays if not isinstance(d, Input) and d.tau is not None]
     if not periods or is_traced(t0, t1, *periods):
         return None
     shortest = min(float(tau) for tau in periods)
@@ -139,7 +150,8 @@ def _candidates(
 ) -> tuple[list[Any], list[int]]:
     """Candidate breakpoints, as a list of arrays; those outside (t0, t1) are dropped later.
 
-    Also returns the index of the array with the instants of each hold, for `_samples_in_order`.
+    Also returns the index of the array with the instants of each hold and then of each input, for
+    `_samples_in_order`.
     """
     found: list[Any] = []
     seen: list[Any] = []
@@ -156,6 +168,9 @@ def _candidates(
         else:
             first = _floor(t0 / hold.tau, slack, xp) + 1
             found.append((first + xp.arange(_count(hold.tau, t0, t1, intervals, xp))) * hold.tau)
+    for signal in (d for d in delays if isinstance(d, Input)):
+        sources.append(len(found))
+        found.append(xp.asarray(signal.ts) + signal.delay)
     if jump_ts is not None:
         found.append(xp.asarray(jump_ts))
     if not lags:
@@ -210,8 +225,8 @@ def _covers_span(delays: Sequence[Any], t0, t1, intervals, slack):
     """Whether `intervals` periods of every traced delay reach from t0 to t1."""
     covered = jnp.asarray(t1 >= t0)
     for delay in delays:
-        if isinstance(delay, Hold) and delay.times is not None:
-            times = jnp.asarray(delay.times)
+        if isinstance(delay, Input) or (isinstance(delay, Hold) and delay.times is not None):
+            times = jnp.asarray(delay.ts if isinstance(delay, Input) else delay.times)
             covered &= jnp.all(jnp.isfinite(times)) & jnp.all(jnp.diff(times) > 0)
             continue
         tau = jnp.asarray(delay.tau)
@@ -336,27 +351,42 @@ def _instants(hold, starts, t0, slack):
     if hold.times is None:
         return (_floor(starts / hold.tau, slack, np) - hold.lag) * hold.tau
     times = np.asarray(hold.times)
-    gap = np.min(np.diff(times)) if times.shape[0] > 1 else 0.0
-    width = slack * np.maximum(gap, np.abs(starts))
-    index = np.searchsorted(times, starts + width, side="right") - 1 - hold.lag
+    index = _last_before(times, starts, slack) - hold.lag
     return np.where(index >= 0, times[np.maximum(index, 0)], t0)
 
 
-def _samples_in_order(delays, sources, candidates, order, t0, slack, jump_ts):
+def _last_before(times, starts, slack):
+    """The number of the last of `times` that is not after each start, or -1."""
+    gap = np.min(np.diff(times)) if times.shape[0] > 1 else 0.0
+    width = slack * np.maximum(gap, np.abs(starts))
+    return np.searchsorted(times, starts + width, side="right") - 1
+
+
+def _find_owners(candidates, order):
+    """The index of the candidates from which each of the sorted traced breakpoints comes."""
+    owners = [np.full(np.size(c), number) for number, c in enumerate(candidates)]
+    return jnp.asarray(np.concatenate([*owners, [len(candidates)]]))[order]
+
+
+def _count_own(owner, source):
+    """How many breakpoints of one source there are up to each start, and at which starts."""
+    # The first interval begins at t0, every other one at the end of its predecessor.
+    own = jnp.concatenate([jnp.array([False]), owner[:-1] == source])
+    return jnp.cumsum(own), own
+
+
+def _samples_in_order(delays, sources, owner, t0, slack, jump_ts):
     """Finds the samples of all holds by the order of the breakpoints, if some are traced.
 
     Times would not tell apart coinciding instants of two holds, of which only one moves with a
     traced period.
     """
-    owners = [np.full(np.size(c), number) for number, c in enumerate(candidates)]
-    owner = jnp.asarray(np.concatenate([*owners, [len(candidates)]]))[order]
     index = jnp.arange(owner.shape[0])
     ages, times, from_past = [], [], []
-    for hold, source in zip((d for d in delays if isinstance(d, Hold)), sources, strict=True):
-        # The first interval begins at t0, every other one at the end of its predecessor.
-        own = jnp.concatenate([jnp.array([False]), owner[:-1] == source])
+    for hold, source in zip((d for d in delays if isinstance(d, Hold)), sources, strict=False):
+        count, own = _count_own(owner, source)
         places = jnp.sort(jnp.where(own, index, owner.shape[0]))
-        sample = jnp.cumsum(own) - 1 - hold.lag  # negative at or before t0
+        sample = count - 1 - hold.lag  # negative at or before t0
         place = jnp.where(sample >= 0, places[jnp.maximum(sample, 0)], 0)
         instants = _instant_by_number(hold, sample, t0, slack)
         times.append(jnp.minimum(instants, t0))

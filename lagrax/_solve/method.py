@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import diffrax
 
-from .delays import Delay, Hold, Lag
+from .delays import Entry, Hold, Input, Lag
 from .field import Field
 from .grid import Grid
 from .saving import list_subs
@@ -69,7 +69,7 @@ def make_method(
     dt0: Any,
     step_ts: Any,
     max_steps: int,
-    delays: Sequence[Delay],
+    delays: Sequence[Entry],
     has_past: bool,
     is_shared: bool,
     grid: Grid,
@@ -81,8 +81,9 @@ def make_method(
     """
     stepper = make_stepper(solver)
     has_tape = bool(grid.num_dense or saveat.dense or any(sub.steps for sub in list_subs(saveat)))
-    # A held state jumps at its instants. A lagged one jumps if the past does not end in y0.
-    jumps = any(isinstance(d, Hold) or (has_past and isinstance(d, Lag)) for d in delays)
+    # What is held jumps at its instants. A lagged state jumps if the past does not end in y0.
+    held = any(isinstance(d, Hold) or (isinstance(d, Input) and not d.linear) for d in delays)
+    jumps = held or (has_past and any(isinstance(d, Lag) for d in delays))
     return Method(
         stepper=stepper,
         steps=steps,

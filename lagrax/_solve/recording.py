@@ -1,6 +1,5 @@
 """One interval whose steps are written on the tape."""
 
-
 import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp

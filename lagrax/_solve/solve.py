@@ -15,11 +15,12 @@ from jaxtyping import Array, ArrayLike, PyTree, Shaped
 from .adaptive import AdaptiveState, start_adaptive
 from .backward import differentiate_on_tape
 from .checks import Problem, check_problem, explain_call
-from .delays import Delay, Hold, Lag, RealScalar
+from .delays import Entry, Hold, Input, Lag, RealScalar
 from .failure import make_nan, replace_invalid
 from .field import Field, has_hold, make_field, make_fields, make_past
 from .gradients import Checkpointed, Direct, Gradient, explain_forward_mode, solve_interval
 from .history import KnotBuffer, LagReader, make_knot_buffer
+from .inputs import make_input_rows
 from .interval import Interval
 from .recording import make_recording, record_interval
 from .saving import collect, in_order_of_times, list_subs, pack_steps, read_saves
@@ -36,7 +37,7 @@ def solve(
     y0: PyTree[Shaped[ArrayLike, "..."]] | Callable,
     args: PyTree = None,
     *,
-    delays: Sequence[Delay] = (),
+    delays: Sequence[Entry] = (),
     solver: diffrax.AbstractSolver = diffrax.Tsit5(),
     stepsize_controller: diffrax.AbstractStepSizeController | None = None,
     steps: int | None = None,
@@ -60,8 +61,8 @@ def solve(
     - `y0`: the state at t0, any pytree of floating point or complex arrays. A value means that the
       past was constant. A function of time gives the past for t <= t0.
     - `args`: passed to the field.
-    - `delays`: the entries of `history`, in this order: `Hold`, `holds(...)`, `Lag`. Without any,
-      the equation is an ordinary one.
+    - `delays`: the entries of `history`, in this order: `Hold`, `holds(...)`, `Lag`, `Input`.
+      Without any, the equation is an ordinary one.
     - `solver`: any ODE solver of diffrax.
     - `stepsize_controller`: a controller of diffrax, by default `PIDController(rtol=1e-5,
       atol=1e-7)`. The step size is carried across knots. The `jump_ts` of a
@@ -127,6 +128,7 @@ class _GridRow(NamedTuple):
     ages: list[Array | None]
     past_times: list[Array]
     from_past: list[Array | None]
+    inputs: list[PyTree]
 
 
 @eqx.filter_jit
@@ -138,7 +140,7 @@ def _solve(problem: Problem) -> Solution:
     )
     if fields[0].is_constant and problem.method.has_tape:
         problem = problem._replace(method=problem.method.take_single_steps())
-    sources = (fields, initial, problem)
+    sources = (fields, initial, problem, _make_rows(problem))
     if not problem.method.has_tape:
         carry, outputs = _solve_intervals(sources)
     elif isinstance(problem.gradient, Direct):
@@ -146,7 +148,7 @@ def _solve(problem: Problem) -> Solution:
     else:
         carry, outputs = _solve_with_backward(sources)
     problem.meter.close(carry.meter)
-    return _make_solution(problem, fields[0], carry, outputs, make_nan(sources, t0.dtype))
+    return _make_solution(problem, fields[0], carry, outputs, make_nan(sources[:3], t0.dtype))
 
 
 def _solve_intervals(
@@ -154,12 +156,12 @@ def _solve_intervals(
 ) -> tuple[_Carry, tuple]:
     """Goes from interval to interval.
 
-    Also returns the state at the end of each interval, whether it is finite, and the saved states.
+    `sources` are the fields, the initial function, the problem, and the rows of its intervals. Also
+    returns the state at the end of each interval, whether it is finite, and the saved states.
     `found` holds adaptive steps that are to be taken again. With `keep_states` the solver's states
     are recorded, for a backward pass.
     """
-    fields, initial, problem = sources
-    rows = _make_rows(problem)
+    fields, initial, problem, rows = sources
     carry = _make_first_carry(problem, fields[0], initial, rows, found, keep_states)
     advance = partial(_advance, problem, found)
     unroll = problem.method.unrolls_intervals(fields[0], problem.grid.num_intervals)
@@ -178,11 +180,11 @@ def _solve_directly(sources: tuple) -> tuple:
     """Solves on a tape. Adaptive steps are found first, then taken again with a derivative."""
     problem = sources[2]
     if problem.method.steps is not None:
-        carry, outputs = _solve_intervals(sources)
-        return carry, outputs
+        return _solve_intervals(sources)
     found, _ = _solve_intervals(
         jax.tree.map(lambda x: lax.stop_gradient(x) if eqx.is_inexact_array(x) else x, sources)
     )
+    assert found.recording is not None
     tape = move_times(found.recording.tape, problem.grid.starts, problem.grid.lengths)
     taken, outputs = _solve_intervals(sources, tape)
     return found._replace(knots=taken.knots, recording=taken.recording), outputs
@@ -197,19 +199,16 @@ def _solve_with_backward(sources: tuple) -> tuple:
         rest = carry._replace(knots=None, recording=None)
         return (carry.knots[0], y1s, recording.tape, finite, rest), recording.states
 
-    y1, y1s, tape, finite, carry = differentiate_on_tape(forward, _make_interval_of, sources)
+    def make_interval(sources, number, row, y, held):
+        fields, initial, problem = sources
+        field = fields[0] if problem.is_shared else fields[number]
+        return _make_interval(problem, field, initial, y, lambda d, age: held[d], row)
+
+    y1, y1s, tape, finite, carry = differentiate_on_tape(forward, make_interval, sources)
     grid = sources[2].grid
     tape = move_times(tape, grid.starts, grid.lengths)
     knots = make_knot_buffer(y1, 1, False)
     return carry._replace(knots=knots, recording=Recording(tape, None)), (y1s, finite, None)
-
-
-def _make_interval_of(sources: tuple, number: Any, y: PyTree, held: list) -> Interval:
-    """Interval `number` with these held states, for the backward pass."""
-    fields, initial, problem = sources
-    field = fields[0] if problem.is_shared else fields[number]
-    row = jax.tree.map(lambda x: x[number], _make_rows(problem))
-    return _make_interval(problem, field, initial, y, lambda d, age: held[d], row)
 
 
 # --- the loop over intervals ----------------------------------------------------------------------
@@ -217,6 +216,7 @@ def _make_interval_of(sources: tuple, number: Any, y: PyTree, held: list) -> Int
 
 def _make_rows(problem: Problem) -> _GridRow:
     grid = problem.grid
+    inputs = [d for d in problem.delays if isinstance(d, Input)]
     return _GridRow(
         jnp.arange(grid.num_intervals),
         grid.starts,
@@ -225,6 +225,7 @@ def _make_rows(problem: Problem) -> _GridRow:
         [None if isinstance(a, int) else a for a in grid.ages],
         grid.past_times,
         [None if isinstance(f, bool) else f for f in grid.from_past],
+        [make_input_rows(d, sample) for d, sample in zip(inputs, grid.samples, strict=True)],
     )
 
 
@@ -271,9 +272,16 @@ def _make_interval(
         return jax.tree.map(lambda b, v: jnp.where(row.from_past[d], b, v), before, value)
 
     number = iter(range(len(problem.delays)))  # the grid counts holds alone
+    inputs = iter(row.inputs)
     # If the past is constant and no lag reaches a time after t0, lagged states are that constant.
     lagged = problem.y0 if problem.past is None and grid.num_dense == 0 else None
-    history = [find_held(next(number)) if isinstance(d, Hold) else lagged for d in problem.delays]
+
+    def find_entry(delay):
+        if isinstance(delay, Hold):
+            return find_held(next(number))
+        return next(inputs) if isinstance(delay, Input) else lagged
+
+    history = [find_entry(d) for d in problem.delays]
     lags = None
     if any(h is None for h in history):
         taus = [jnp.asarray(d.tau, row.start.dtype) for d in problem.delays if isinstance(d, Lag)]

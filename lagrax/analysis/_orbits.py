@@ -49,19 +49,19 @@ class Orbit(NamedTuple):
         largest, outside = self.multipliers[0], int(np.sum(np.abs(self.multipliers) > 1))
         real = abs(largest.imag) <= 1e-6 * abs(largest)
         number = f"{largest.real:.5g}" if real else f"of modulus {abs(largest):.5g}"
-        how = "turning about it" if not real else "on the same side"
-        how = "on alternating sides" if real and largest.real < 0 else how
+        how = "turning about it" if not real else "staying on their side"
+        how = "changing sides each time" if real and largest.real < 0 else how
         if self.stability == "stable":
             how = "" if largest == 0 else f", {how}"
-            return f"stable: orbits nearby approach{how} (largest multiplier {number})"
+            return f"stable: nearby orbits approach it{how} (largest multiplier {number})"
         if self.stability == "neutral":
             event = "a fold or a branching" if largest.real > 0 else "a doubling of the period"
             event = event if real else "the birth of an invariant curve"
             return f"neutral: about to lose stability by {event} (largest multiplier {number})"
-        which = f"{outside} of {len(self.multipliers)} directions"
-        which = "every direction" if self.stability == "unstable" else which
+        which = f" in {outside} of {len(self.multipliers)} directions"
+        which = "" if self.stability == "unstable" else which
         return (
-            f"{self.stability}: orbits nearby leave in {which}, {how} (largest multiplier {number})"
+            f"{self.stability}: nearby orbits leave it{which}, {how} (largest multiplier {number})"
         )
 
 

@@ -53,7 +53,7 @@ class Affine(eqx.Module):
 
 
 def multiply(x: Array, weight: Array, dtype: DTypeLike) -> Array:
-    """The linear part of an `Affine`: a matrix product or a convolution."""
+    """The linear part of an `Affine`, which is a matrix product or a convolution."""
     x, weight = x.astype(dtype), weight.astype(dtype)
     wide = jnp.promote_types(dtype, jnp.float32)
     if weight.ndim == 2:

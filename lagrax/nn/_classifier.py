@@ -1,4 +1,4 @@
-"""Classifiers: a layer and a linear map from its final state to logits."""
+"""Classifiers, which map the final state of a layer linearly to logits."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -51,8 +51,8 @@ class Classifier(eqx.Module):
 
     **Arguments:**
 
-    - `flow`: maps an input to a final state. Any layer of this module, or another function.
-    - `head`: maps the final state to logits, for example a `Head`.
+    - `flow`: any layer of this module, or another function from an input to a final state.
+    - `head`: a function from the final state to logits, for example a `Head`.
     """
 
     flow: Callable

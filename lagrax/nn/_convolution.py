@@ -1,4 +1,4 @@
-"""The convolutional field on accelerators: one function with a derivative written by hand.
+"""The convolutional field on accelerators, as one function with a derivative written by hand.
 
 Automatic differentiation would store float32 arrays where 16 bits suffice, and compute separate
 sums for the gradients of the biases. benchmarks/NOTES.md has the times.

@@ -62,7 +62,7 @@ HeldShare = Float[Array, "..."] | JoinedHistory | None
 
 
 class AbstractField(eqx.Module):
-    """A network of z(t) and the entries of its history, concatenated: z(t), z_k, z_{k-1}, ...
+    """A network of z(t) and its history. Its input is z(t), z_k, z_{k-1}, ... concatenated.
 
     Its first layer is split. The solver calls `hold(history)` once an interval, which computes the
     share of the held entries in the first layer. Each evaluation adds the share of z(t). (`Conv` on
@@ -244,8 +244,8 @@ class Conv(AbstractField):
     - `compute_dtype`: the type in which products inside the field are computed, by default that of
       the state. Parameters and state keep their types. On accelerators, giving a type also selects
       a derivative written by hand. It is faster and supports reverse mode only, so leave the
-      option out for `jax.jvp`. Choose `jnp.float16` on accelerators: it is as fast as
-      `jnp.bfloat16` and has less than half its error. Choose `jnp.bfloat16` if states or hidden
+      option out for `jax.jvp`. Choose `jnp.float16` on accelerators, since it is as fast
+      as `jnp.bfloat16` and has less than half its error. Choose `jnp.bfloat16` if states or hidden
       values may exceed 65,504. `jnp.float32` computes at JAX's precision. At the default
       precision, which is tf32 on NVIDIA's GPUs, the 3×3 weight gradient is computed from float16
       copies of its operands. These have the same number of bits as tf32 but overflow beyond

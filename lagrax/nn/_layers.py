@@ -1,4 +1,4 @@
-"""Layers: maps from an input to the final state of an equation. Each is a `Flow`."""
+"""Layers, which map an input to the final state of an equation. Each is a `Flow`."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, PRNGKeyArray, PyTree, Real, Shaped
 
 from .._solve.checks import check_delays
-from .._solve.delays import Delay, Lag, RealScalar, holds
+from .._solve.delays import Entry, Lag, RealScalar, holds
 from .._solve.gradients import Checkpointed, Gradient
 from .._solve.solution import Solution
 from .._solve.solve import solve
@@ -45,7 +45,7 @@ class Augment(eqx.Module):
 class _SolveOptions(NamedTuple):
     """Options of `lagrax.solve`, under the same names."""
 
-    delays: tuple[Delay, ...]
+    delays: tuple[Entry, ...]
     intervals: int | None
     solver: diffrax.AbstractSolver
     stepsize_controller: diffrax.AbstractStepSizeController | None
@@ -90,7 +90,7 @@ class Flow(eqx.Module):
     def __init__(
         self,
         field: Callable | list[Callable] | tuple[Callable, ...],
-        delays: Sequence[Delay] = (),
+        delays: Sequence[Entry] = (),
         *,
         T: RealScalar | _Periods = 1.0,
         augment: int = 0,
@@ -259,10 +259,10 @@ class NDDE(AbstractLayer):
 class NPCDDE(AbstractLayer):
     """A neural piecewise-constant delay differential equation (eq. 13).
 
-    z' = f(z(t), z_k, z_{k-1}, ...), where z_k is the state at the last multiple of tau = T/n. It is
-    the first choice of a layer with a past: it is universal (Theorem 1, Proposition 2) and looks
-    nothing up. No step crosses a knot, so it takes more adaptive steps than a `NODE`. Before the
-    start, the held states equal the initial state.
+    z' = f(z(t), z_k, z_{k-1}, ...), where z_k is the state at the last multiple of tau = T/n.
+    Choose it first among the layers with a past, because it is universal (Theorem 1, Proposition 2)
+    and looks nothing up. No step crosses a knot, so it takes more adaptive steps than a `NODE`.
+    Before the start, the held states equal the initial state.
 
     - `n`: the number of intervals in T. (If T is a JAX array, tau is trained, and T with it.)
     - `lags`: the number of held states that the field gets, by default n. The field has
@@ -297,10 +297,10 @@ class NPCDDE(AbstractLayer):
 
 
 class UNPCDDE(AbstractLayer):
-    """An `NPCDDE` with its own field in each interval: unshared parameters (eq. 14).
+    """An `NPCDDE` whose intervals have fields of their own, with unshared parameters (eq. 14).
 
     Choose it if intervals should do different things, as the layers of a residual network do. It is
-    the continuous form of one: with fields of z_k alone and T = n, it *is* a residual network
+    the continuous form of one. With fields of z_k alone and T = n, it *is* a residual network
     (eqs. 17 and 18).
 
     `fields` has one field for each of the n intervals. In the paper, field k = 0, 1, ... has

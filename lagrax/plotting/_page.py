@@ -1,8 +1,8 @@
 """Self-contained HTML pages, rendered from templates.
 
-`templates/page.html` is the frame of a page and `templates/parts.html` holds its parts: sections,
-tables, figures. A command has a template of its own that extends the frame. A page loads nothing
-from anywhere, so it can be opened from disk, sent by mail and kept.
+`templates/page.html` is the frame of a page, and `templates/parts.html` holds its sections, tables
+and figures. A command has a template of its own that extends the frame. A page loads nothing from
+anywhere, so it can be opened from disk, sent by mail and kept.
 """
 
 import base64
@@ -12,6 +12,7 @@ import gzip
 import itertools
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,15 +31,15 @@ def render_page(template: Path, **content: Any) -> str:
     `show.figure(...)`. All text is escaped. The page needs `title`, and `introduction` unless the
     template fills the block `lead`.
 
-    Raises `MissingExtra` where jinja2 or plotly is absent: a command that computes for long loads
-    both first.
+    Raises `MissingExtra` where jinja2 or plotly is absent. A command that computes for long should
+    load both first.
     """
     environment = _environment(template.parent)
     return environment.get_template(template.name).render(content)
 
 
 def _environment(folder: Path) -> Any:
-    """An environment for one page: it numbers the figures and collects the table of contents."""
+    """An environment for one page. It numbers the figures and collects the table of contents."""
     jinja2 = load("jinja2")
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader([folder, _TEMPLATES]),
@@ -48,6 +49,7 @@ def _environment(folder: Path) -> Any:
         lstrip_blocks=True,
     )
     environment.filters |= {"words": words, "duration": duration, "day": day, "all_square": _square}
+    environment.filters["prose"] = prose
     environment.tests |= {
         "numeric": lambda value: words(value)[:1] in "0123456789+-−–",
         "detailed": lambda value: isinstance(value, Cell),
@@ -161,6 +163,27 @@ def words(value: Any) -> str:
     if isinstance(value, list) and not any(isinstance(item, list | dict) for item in value):
         return ", ".join(map(words, value))
     return f"{value:.6g}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
+
+
+# An operator between two operands, a number before its per cent sign, a comma within [a, b].
+_EQUATION = re.compile(r"(?<=\S) ([=≈≠≤≥<>+−-]) (?=\S)")
+_PERCENT = re.compile(r"(?<=\d) (?=%)")
+_INTERVAL = re.compile(r"(?<=\[)([^\s\]]+), (?=[^\s\]]+\])")
+
+
+def prose(text: str) -> Any:
+    """A sentence as HTML. Lines do not break inside equations, and `code` is set as code."""
+    text = _EQUATION.sub("\N{NO-BREAK SPACE}\\1\N{NO-BREAK SPACE}", text)
+    text = _PERCENT.sub("\N{NO-BREAK SPACE}", text)
+    text = _INTERVAL.sub("\\1,\N{NO-BREAK SPACE}", text)
+    markup = load("markupsafe")
+    pieces = [str(markup.escape(piece)) for piece in text.split("`")]
+    # Every second piece stands between two backticks; one without a partner stays as it is.
+    for i in range(1, len(pieces) - 1, 2):
+        pieces[i] = f"<code>{pieces[i]}</code>"
+    if len(pieces) % 2 == 0:
+        pieces[-2:] = ["`".join(pieces[-2:])]
+    return markup.Markup("".join(pieces))
 
 
 def duration(seconds: float | int | None) -> str:

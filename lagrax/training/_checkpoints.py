@@ -1,4 +1,4 @@
-"""Checkpoints: the arrays of a pytree in one safetensors file, with a digest of its content."""
+"""Checkpoints. Each is one safetensors file with the arrays of a pytree and their digest."""
 
 import contextlib
 import hashlib

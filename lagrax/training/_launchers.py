@@ -1,4 +1,4 @@
-"""Launchers of independent tasks: in this process one after the other, or on workers of Ray."""
+"""Launches independent tasks, in this process one after the other or on workers of Ray."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""The software and hardware behind a result: versions, commit, device. Optional packages."""
+"""Records the versions, commit and device behind a result, and loads optional packages."""
 
 import importlib
 import importlib.metadata

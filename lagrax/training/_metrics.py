@@ -1,4 +1,4 @@
-"""Metrics of a run: one record a step, in memory and as lines of `metrics.jsonl`."""
+"""Keeps the metrics of a run, one record a step, in memory and as lines of `metrics.jsonl`."""
 
 import errno
 import hashlib

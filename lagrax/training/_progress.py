@@ -1,9 +1,8 @@
-"""Progress on stderr: a bar in a terminal, a plain line every ten seconds elsewhere."""
+"""Shows progress on stderr, as a bar in a terminal and a line every ten seconds elsewhere."""
 
 import sys
 import threading
 import time
-from types import TracebackType
 from typing import Any
 
 from ._machine import load
@@ -25,8 +24,9 @@ class Progress:
     def __enter__(self) -> "Progress":
         if self._terminal:
             self._bar = _BOARD.enter()
+            # Nothing can be said about the time left before the first steps are done.
             self._task = self._bar.add_task(
-                self._name, total=self._steps, completed=self._first, text=""
+                self._name, total=self._steps, completed=self._first, text="compiling"
             )
         return self
 
@@ -43,12 +43,7 @@ class Progress:
         when = f"{left:.0f} s left" if done < self._steps else f"{spent:.0f} s"
         return f"{self._name}: {done} of {self._steps}, {text}, {when}"
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             _BOARD.leave()
 

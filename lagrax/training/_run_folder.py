@@ -1,4 +1,4 @@
-"""The folder of one training run: configuration, metrics, checkpoints, and a mark when it is done.
+"""The folder of one training run, with configuration, metrics, checkpoints and a mark at its end.
 
 ```
 config.json              the configuration of the run, and the versions it was started with
@@ -64,7 +64,7 @@ class MachineVersions(msgspec.Struct):
 
 
 class DoneFile(msgspec.Struct):
-    """The content of done.json: steps, seconds, and the last record."""
+    """The content of done.json, including the last record of metrics."""
 
     steps: Count
     seconds: float
@@ -72,8 +72,11 @@ class DoneFile(msgspec.Struct):
 
 
 class CheckpointHeader(msgspec.Struct):
-    """The metadata of a checkpoint: its step, the seconds of training so far, and the size and
-    digest of metrics.jsonl after its step."""
+    """The metadata of a checkpoint.
+
+    `seconds` is the time of training so far. `bytes` and `metrics` are the size and the digest of
+    metrics.jsonl after `step`.
+    """
 
     step: Count = 0
     seconds: Annotated[float, msgspec.Meta(ge=0, le=1e12)] = 0.0  # infinity is refused

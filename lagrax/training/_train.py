@@ -1,11 +1,11 @@
-"""The training loop: compiled blocks of steps, metrics, checkpoints, resuming.
+"""Trains in compiled blocks of steps, with metrics, checkpoints and resuming.
 
 ```python
 trained = lagrax.training.train(loss, make, data, optax.adam(1e-2), steps=3000, folder="runs/mine")
 ```
 
 After a crash, a kill or Ctrl-C, the same call resumes the run. Its parameters and metrics are bit
-for bit those of an undisturbed run: the seed and the number of a step decide all randomness, so a
+for bit those of an undisturbed run. The seed and the number of a step decide all randomness, so a
 checkpoint holds only the model and the state of the optimiser.
 """
 
@@ -84,11 +84,11 @@ def train(
 
     **Arguments:**
 
-    - `loss(model, batch)`: returns one value for each row of the batch; their mean is minimised. A
-      single value is accepted if all batches are full. It may return `(values, metrics)` with a
-      dictionary of further metrics to record at each step. Metrics of the last batch of a pass
-      include the rows that fill it up; the loss leaves these out. `loss(model, batch, key)` gets a
-      new random key at each step, for dropout or noise.
+    - `loss(model, batch)`: returns one value for each row of the batch, of which the mean is
+      minimised. A single value is accepted if all batches are full. It may return
+      `(values, metrics)` with a dictionary of further metrics to record at each step. Metrics of
+      the last batch of a pass include the rows that fill it up; the loss leaves these out.
+      `loss(model, batch, key)` gets a new random key at each step, for dropout or noise.
     - `make(key)`: returns the initial model. Its inexact arrays are trained.
     - `data`: arrays with a common first axis, the rows. They stay on the device.
     - `optimiser`: an optax gradient transformation. Those that need the loss work too, such as

@@ -193,15 +193,21 @@ def test_orbits_of_a_planar_map(x64):
 @pytest.mark.parametrize(
     ("multipliers", "words"),
     [
-        ([0.5, 0.1], "stable: orbits nearby approach, on the same side (largest multiplier 0.5)"),
-        ([-0.5, 0.1], "stable: orbits nearby approach, on alternating sides"),
-        ([0.0, 0.0], "stable: orbits nearby approach (largest multiplier 0)"),
+        (
+            [0.5, 0.1],
+            "stable: nearby orbits approach it, staying on their side (largest",
+        ),
+        ([-0.5, 0.1], "stable: nearby orbits approach it, changing sides each time"),
+        ([0.0, 0.0], "stable: nearby orbits approach it (largest multiplier 0)"),
         (
             [0.3 + 0.4j, 0.3 - 0.4j],
-            "stable: orbits nearby approach, turning about it (largest mult",
+            "stable: nearby orbits approach it, turning about it (largest mult",
         ),
-        ([2.0, -1.5], "unstable: orbits nearby leave in every direction, on the same side"),
-        ([-2.0, 0.5], "saddle: orbits nearby leave in 1 of 2 directions, on alternating sides"),
+        (
+            [2.0, -1.5],
+            "unstable: nearby orbits leave it, staying on their side (largest",
+        ),
+        ([-2.0, 0.5], "saddle: nearby orbits leave it in 1 of 2 directions, changing sides"),
         ([1.0, 0.5], "neutral: about to lose stability by a fold or a branching"),
         ([-1.0, 0.5], "neutral: about to lose stability by a doubling of the period"),
         ([0.6 + 0.8j, 0.6 - 0.8j], "neutral: about to lose stability by the birth of an invariant"),
@@ -514,7 +520,7 @@ def test_cobweb_steps_between_graph_and_diagonal(x64):
 
 def test_strokes_cover_a_region():
     there = np.array([[True, True, False, True], [False] * 4])
-    stroke = _planes._area(np.arange(4.0), np.arange(2.0), there, "sky", None)
+    stroke = _planes.draw_area(np.arange(4.0), np.arange(2.0), there, "sky", None)
     np.testing.assert_array_equal(stroke.x, [-0.25, 1.25, np.nan, 2.75, 3.25, np.nan])
 
 

@@ -227,7 +227,7 @@ def test_files_of_an_earlier_answer_are_removed(lagrax_command, tmp_path):
         ("population --param a 1 x", "--param a 1 x: expected a parameter and two numbers"),
         ("population --param a 1 2 --param tau 1 2", "population is not linear, and two"),
         ("linear --param tau 1 2 --param tau 1 3", "expected one parameter, or two different"),
-        ("population --values 0", "Input should be greater than or equal to 1"),
+        ("population --values 0", "expected at least 1"),
         ("population --out file", "--out file is a file; expected a folder"),
         ("population --out full", "--out full holds something other than an answer of `lagrax an"),
         ("full", "full holds no model.json"),

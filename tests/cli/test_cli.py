@@ -219,14 +219,14 @@ def test_simulate_csv_alone_draws_nothing(lagrax_command, tmp_path):
     [
         ("simulate nothing", "No equation 'nothing': expected one of population, linear"),
         ("simulate population --b 3", "No such option: --b"),
-        ("simulate population --a much", "'--a': Input should be a valid number"),
+        ("simulate population --a much", "'--a': got much; expected a number"),
         ("simulate population --tau 0", "tau=0.0; expected a positive"),
         ("simulate population --t1 -1", "--t1 -1: expected a positive"),
         ("simulate population --t1 nan", "--t1 nan: expected a positive"),
         ("simulate population --t1 1e9", "1e+09 intervals; expected at most 1,000,000"),
         (
             "simulate population --samples 1",
-            "'--samples': Input should be greater than or equal to 2",
+            "'--samples': got 1; expected at least 2",
         ),
         ("simulate population --y0 1,2", "--y0 1,2: expected one number"),
         ("simulate linear --y0 1", "--y0 1: expected 2 numbers"),

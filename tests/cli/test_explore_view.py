@@ -145,6 +145,21 @@ def test_underflow_is_reported():
     assert "it falls below the smallest floating-point number" in seen.sentence
 
 
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        # The fixed point 1 has the multiplier -1, and knots approach it as 1/sqrt(n).
+        (
+            {"a": 2.0},
+            "From 0.5 it does not repeat within 64 knots and is not chaotic. It settles sl",
+        ),
+        ({"a": 2.0, "start": 0.0}, "From 0 it does not move. This fixed point is unstable"),
+    ],
+)
+def test_a_slow_approach_is_no_cycle_and_rest_is_no_underflow(values, sentence):
+    assert make_view(make_state("population", values)).sentence.startswith(sentence)
+
+
 def pixels(drawing):
     """The states at each value of the parameter that the diagram's picture shows."""
     (image,) = drawing["layout"]["images"]

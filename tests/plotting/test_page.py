@@ -8,7 +8,7 @@ import pytest
 from helpers.pages import HOSTILE, a_figure
 
 from lagrax.plotting import _page
-from lagrax.plotting._page import Cell, day, duration, render_page, words
+from lagrax.plotting._page import Cell, day, duration, prose, render_page, words
 
 EVERYTHING = """
 {% extends "page.html" %}
@@ -58,6 +58,20 @@ def whole(tmp_path_factory):
 
 
 # --- the text -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "html"),
+    [
+        ("at a = 2 over [0, 3] by 99 % of", "at a~=~2 over [0,~3] by 99~% of"),
+        ("x (1 − y) + 1 < b", "x (1~−~y)~+~1~&lt;~b"),
+        ("Use `--seeds 3` & `b`.", "Use <code>--seeds 3</code> &amp; <code>b</code>."),
+        ("One ` and <b>", "One ` and &lt;b&gt;"),
+        ("`a` and ` alone", "<code>a</code> and ` alone"),
+    ],
+)
+def test_prose_keeps_equations_on_one_line_and_shows_code(text, html):
+    assert prose(text) == html.replace("~", "\N{NO-BREAK SPACE}")
 
 
 def test_page_is_escaped_and_loads_nothing(whole):

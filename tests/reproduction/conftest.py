@@ -5,7 +5,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def tiny_models():
-    from helpers import image_runs  # not before the import hook is set
+    from helpers import image_runs
 
     with image_runs.tiny_models():
         yield

@@ -120,7 +120,7 @@ LINES = {
     "images --quick --data full": (2, ["full holds no MNIST"]),
     "images --quick --data mnist": (2, ["mnist lacks train-labels-idx1-ubyte"]),
     "images --devices 4096": (2, ["--devices 4096: JAX sees", "Leave --devices out"]),
-    "images --devices 0": (2, ["'--devices'", "greater than or equal to 1"]),
+    "images --devices 0": (2, ["'--devices'", "expected at least 1"]),
     "images --launcher slurm": (2, ["No launcher 'slurm'", "ray"]),
     "images --rtol nan": (2, ["rtol=nan", "positive"]),
     "images --epochs 0": (2, ["'--epochs'"]),

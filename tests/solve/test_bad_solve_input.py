@@ -8,7 +8,7 @@ import pytest
 from helpers.refusals import HUGE, INF, NAN, check_call
 
 import lagrax
-from lagrax import Adjoint, Hold, Lag, Learn, holds, systems
+from lagrax import Adjoint, Hold, Input, Lag, Learn, holds, systems
 
 
 def field(t, y, args, *, history):
@@ -28,6 +28,7 @@ def at(*ts):
     return diffrax.SaveAt(ts=np.array(ts))
 
 
+ONES = np.ones(3)
 TERM = diffrax.ODETerm(lambda t, y, args: -y)
 
 
@@ -57,6 +58,43 @@ CALLS = {
     "times nan": (lambda: Hold(times=[0.0, NAN]), ValueError, ["finite"]),
     "times empty": (lambda: Hold(times=[]), ValueError, ["at least one instant"]),
     "times a matrix": (lambda: Hold(times=np.ones((2, 2))), ValueError, ["(2, 2)"]),
+    "input times unsorted": (lambda: Input([0.0, 2.0, 1.0], ONES), ValueError, ["Input", "Sort"]),
+    "input times repeated": (lambda: Input([0.0, 1.0, 1.0], ONES), ValueError, ["repeated"]),
+    "input time nan": (lambda: Input([0.0, 1.0, NAN], ONES), ValueError, ["ts=", "finite"]),
+    "input of fewer samples": (
+        lambda: Input([0.0, 1.0], ONES),
+        ValueError,
+        ["2 times", "(3,)", "one sample for each time"],
+    ),
+    "input of one number": (lambda: Input([0.0], 1.0), ValueError, ["1 times", "()", "first axis"]),
+    "input sample nan": (
+        lambda: Input([0.0, 1.0, 2.0], np.array([1.0, NAN, 1.0])),
+        ValueError,
+        ["1 NaN", "Drop"],
+    ),
+    "input of text": (lambda: Input([0.0], np.array(["a"])), ValueError, ["<U1", "numbers"]),
+    "input of nothing": (lambda: Input([0.0], None), ValueError, ["us=None", "no samples"]),
+    "input of whole numbers, linear": (
+        lambda: Input([0.0, 1.0, 2.0], np.ones(3, int), linear=True),
+        ValueError,
+        ["int64", ".astype(float)"],
+    ),
+    "input delayed by nan": (lambda: Input([0.0], ONES[:1], NAN), ValueError, ["delay=nan"]),
+    "input delayed by several": (
+        lambda: Input([0.0], ONES[:1], np.ones(2)),
+        ValueError,
+        ["delay=", "one finite number"],
+    ),
+    "input too fine": (
+        lambda: solve(delays=[Input([1.0, 1.0 + 1e-9], ONES[:2])]),
+        ValueError,
+        ["Input", "too close", "float64"],
+    ),
+    "one input, not in a list": (
+        lambda: solve(delays=Input([0.0], ONES[:1])),
+        TypeError,
+        ["Input(1 samples)", "delays=[...]"],
+    ),
     "lag number negative": (lambda: Hold(1.0, lag=-1), ValueError, ["lag=-1", "whole number"]),
     "lag number fractional": (lambda: Hold(1.0, lag=0.5), ValueError, ["lag=0.5", "Lag(tau)"]),
     "no holds": (lambda: holds(1.0, 0), ValueError, ["n=0", "at least 1"]),
@@ -240,7 +278,7 @@ CALLS = {
     ),
     "one delay, no list": (lambda: solve(delays=Hold(1.0)), TypeError, ["one delay", "list"]),
     "a number as delay": (lambda: solve(delays=[1.0]), TypeError, ["1.0", "Hold(1.0)"]),
-    "delays a number": (lambda: solve(delays=1.0), TypeError, ["list of Hold and Lag"]),
+    "delays a number": (lambda: solve(delays=1.0), TypeError, ["list of Hold, Lag and Input"]),
     "evaluate without dense": (lambda: solve().evaluate(0.5), ValueError, ["dense=True"]),
     "a solution called": (lambda: solve()(1.5), TypeError, ["sol.evaluate(t)", "dense=True"]),
     "a solution as past": (lambda: solve(y0=solve()), TypeError, ["sol.evaluate(t)"]),

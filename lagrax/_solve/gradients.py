@@ -39,6 +39,9 @@ class Checkpointed(eqx.Module):
     It keeps one state an interval and the steps of a single interval. With adaptive steps it also
     keeps the times at which they end. There is room for `max_steps` of these in each interval or,
     if there are many intervals, for four times an interval's share, and at least 1024.
+
+    With a `Lag` or dense output it keeps the dense output of all steps and, in the backward pass,
+    as much again: about eleven states a step with Tsit5, for `max_steps` steps or all equal ones.
     """
 
 
@@ -62,21 +65,23 @@ Gradient = Direct | Checkpointed | Adjoint
 
 
 @contextlib.contextmanager
-def explain_forward_mode(gradient: Gradient, is_adaptive: bool) -> Iterator[None]:
+def explain_forward_mode(gradient: Gradient, has_own_pass: bool) -> Iterator[None]:
     """Improves JAX's error for forward mode through a backward pass of lagrax's own.
 
     JAX has no class for this error, so its wording is matched. Within an outer `jit` JAX raises
-    it after `solve` has returned, and it stays as it is.
+    it after `solve` has returned, and it stays as it is. `has_own_pass` says whether
+    `Checkpointed()` has such a backward pass here.
     """
     try:
         yield
     except TypeError as error:
         has_own_backward = isinstance(gradient, Adjoint) or (
-            isinstance(gradient, Checkpointed) and is_adaptive
+            isinstance(gradient, Checkpointed) and has_own_pass
         )
         if not has_own_backward or "custom_vjp" not in str(error):
             raise
-        when = " with adaptive steps" if isinstance(gradient, Checkpointed) else ""
+        why = " with adaptive steps, a Lag, or dense output"
+        when = why if isinstance(gradient, Checkpointed) else ""
         raise TypeError(
             f"{type(gradient).__name__}() has no forward mode (jax.jvp, jax.jacfwd){when}. Use "
             "gradient=lagrax.Direct()."

@@ -77,9 +77,9 @@ def solve(
     - `saveat`: as in diffrax. Build it outside of `jit`, so that its times are known before
       tracing, which is cheaper.
     - `gradient`: `Checkpointed()`, `Direct()` or `Adjoint()`.
-    - `max_steps`: the maximum number of adaptive steps, rejected ones included. If there are many
-      intervals, each may take at most four times its share of them, or 1024. With a `Lag` or with
-      dense output, memory is kept for this many steps (256 at least), so lower it for large states.
+    - `max_steps`: the maximum number of adaptive steps, rejected ones included. With a `Lag` or
+      with dense output, memory is kept for this many steps, so lower it for large states. Without,
+      and with many intervals, each may take at most four times its share of them, or 1024.
     - `throw`: raises a `SolveError` if the solve fails. Otherwise see `Solution.result`.
     - `progress_meter`: as in diffrax. It is updated at every knot.
 
@@ -98,7 +98,7 @@ def solve(
         max_steps=max_steps,
         progress_meter=progress_meter,
     )
-    with explain_forward_mode(gradient, steps is None):
+    with explain_forward_mode(gradient, steps is None or problem.method.has_tape):
         solution = _solve(problem)
     return raise_if_failed(solution) if throw else solution
 

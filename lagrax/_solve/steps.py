@@ -227,7 +227,7 @@ def make_empty_step(stepper: Stepper, t: Array, y: State) -> tuple[PyTree, PyTre
 
     def step():
         f = lambda t, y, lagged=None: y
-        state = stepper.begin(f, t, t, y)
+        state = jax.tree.map(jnp.asarray, stepper.begin(f, t, t, y))
         info = stepper.step(f, t, t, y, state)[2]
         return state, make_coefficients(stepper.interpolation, info)
 

@@ -179,8 +179,9 @@ def _draw_losses(result: Fit) -> Figure | None:
         series = result.model.losses_[name]
         values = np.reshape(series.values, (len(series.steps), -1))
         marks += [Line(series.steps, v, label, colour, width=0.8) for v in values.T]
+    number = result.model.ensemble
     caption = (
-        f"Mean squared error of a window during the training of {result.model.ensemble} models, in "
+        f"Mean squared error of a window during training of {number} model{'s' * (number > 1)}, in "
         "squares of standard deviations. Each model is kept at its smallest held-out error."
     )
     panel = Panel(marks, "", "iteration", "mean squared error", ylog=True)

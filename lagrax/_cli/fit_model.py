@@ -67,6 +67,7 @@ class Fit:
     season: Season | None
     notes: list[str]
     seconds: dict[str, float]
+    precision: str = "float32"
 
     @property
     def table(self) -> Measurements:
@@ -142,11 +143,11 @@ def _compare_periods(
 
 def fit_equation(data: Path, options: FitOptions, tables: Sequence[Measurements]) -> Fit:
     """Fits one equation to all series as the options ask, with progress on stderr."""
-    with jax.enable_x64(jnp.zeros(()).dtype == jnp.float64 or _needs_float64(tables)):
+    with jax.enable_x64(jnp.zeros(()).dtype == jnp.float64 or needs_float64(tables)):
         return _fit_equation(data, options, tables)
 
 
-def _needs_float64(tables: Sequence[Measurements]) -> bool:
+def needs_float64(tables: Sequence[Measurements]) -> bool:
     """Whether times or values have more digits than float32."""
     return any(has_too_many_digits(t.ts - t.ts[0], t.ys) for t in tables)
 
@@ -190,6 +191,7 @@ def _fit_equation(data: Path, options: FitOptions, tables: Sequence[Measurements
         season,
         notes,
         seconds,
+        str(jnp.zeros(()).dtype),
     )
 
 
@@ -280,8 +282,8 @@ def describe_held_out(result: Fit) -> str:
     cut = [part for part in result.parts if 0 < part.held_out < len(part.table.ts)]
     whole = [part.table.group for part in result.parts if part.held_out == 0]
     if whole and not cut:
-        groups = ", ".join(whole) if len(whole) <= 5 else f"the last {len(whole)}"
-        return f"{groups} of {len(result.parts)} series"
+        groups = ", ".join(whole) if len(whole) <= 5 else "the last ones"
+        return f"{len(whole)} of {len(result.parts)} series ({groups})"
     if len(result.parts) > 1:
         return f"the ends of {len(cut)} of {len(result.parts)} series"
     return f"the end, from {result.table.format_time(result.table.ts[result.held_out])} on"

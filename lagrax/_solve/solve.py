@@ -22,10 +22,11 @@ from .gradients import Checkpointed, Direct, Gradient, explain_forward_mode, sol
 from .history import KnotBuffer, LagReader, make_knot_buffer
 from .inputs import make_input_rows
 from .interval import Interval
+from .jumps import Jump, JumpRow, apply_jumps, make_jump_rows, make_jumps
 from .recording import make_recording, record_interval
 from .saving import collect, in_order_of_times, list_subs, pack_steps, read_saves
-from .solution import RESULTS, Knots, Solution, is_within, raise_if_failed
-from .steps import is_finite
+from .solution import RESULTS, Knots, Solution, is_close, is_within, raise_if_failed
+from .steps import is_finite, select
 from .tape import Recording, Tape, move_times
 
 
@@ -38,6 +39,7 @@ def solve(
     args: PyTree = None,
     *,
     delays: Sequence[Entry] = (),
+    jumps: Sequence[Jump] = (),
     solver: diffrax.AbstractSolver = diffrax.Tsit5(),
     stepsize_controller: diffrax.AbstractStepSizeController | None = None,
     steps: int | None = None,
@@ -63,6 +65,7 @@ def solve(
     - `args`: passed to the field.
     - `delays`: the entries of `history`, in this order: `Hold`, `holds(...)`, `Lag`, `Input`.
       Without any, the equation is an ordinary one.
+    - `jumps`: instants at which the state changes, as a list of `Jump`.
     - `solver`: any ODE solver of diffrax.
     - `stepsize_controller`: a controller of diffrax, by default `PIDController(rtol=1e-5,
       atol=1e-7)`. The step size is carried across knots. The `jump_ts` of a
@@ -88,6 +91,7 @@ def solve(
     problem = check_problem(
         *(field, t0, t1, y0, args),
         delays=delays,
+        jumps=jumps,
         solver=solver,
         stepsize_controller=stepsize_controller,
         steps=steps,
@@ -106,20 +110,28 @@ def solve(
 class _Carry(NamedTuple):
     """The state of the loop over intervals, which each interval passes on to the next.
 
-    `recording` is the tape, or None if nothing reads it. `adaptive` is None with equal steps.
+    `before` are the states before jumps, or None if no hold samples them. `recording` is the tape,
+    or None if nothing reads it. `adaptive` is None with equal steps.
     `failed_at` is NaN until the solve fails.
     """
 
     knots: KnotBuffer
+    before: KnotBuffer | None
     recording: Recording | None
     adaptive: AdaptiveState | None
     result: RESULTS
     failed_at: Array
     meter: PyTree
 
+    def find_state(self, hold: Hold, d: int, age: Any) -> PyTree:
+        """The state that a hold sampled `age` breakpoints ago; `d` is not needed here."""
+        del d
+        before = self.before if hold.before_jumps else None
+        return (self.knots if before is None else before)[age]
+
 
 class _GridRow(NamedTuple):
-    """One interval's share of the grid and of the saved times."""
+    """One interval's share of the grid and of the saved times. `jumps` are those at its end."""
 
     number: Array
     start: Array
@@ -129,6 +141,7 @@ class _GridRow(NamedTuple):
     past_times: list[Array]
     from_past: list[Array | None]
     inputs: list[PyTree]
+    jumps: list[JumpRow]
 
 
 @eqx.filter_jit
@@ -138,6 +151,7 @@ def _solve(problem: Problem) -> Solution:
     fields = make_fields(
         problem.fields, t0, problem.y0, problem.args, problem.delays, grid.num_intervals
     )
+    problem = problem._replace(jumps=make_jumps(problem.jumps, t0, problem.y0, problem.args))
     if fields[0].is_constant and problem.method.has_tape:
         problem = problem._replace(method=problem.method.take_single_steps())
     sources = (fields, initial, problem, _make_rows(problem))
@@ -194,7 +208,7 @@ def _solve_with_backward(sources: tuple) -> tuple:
     """Solves on a tape with a backward pass of its own."""
 
     def forward(sources, keep_states):
-        carry, (y1s, finite, _) = _solve_intervals(sources, keep_states=keep_states)
+        carry, (y1s, finite, *_) = _solve_intervals(sources, keep_states=keep_states)
         recording = carry.recording
         rest = carry._replace(knots=None, recording=None)
         return (carry.knots[0], y1s, recording.tape, finite, rest), recording.states
@@ -202,13 +216,13 @@ def _solve_with_backward(sources: tuple) -> tuple:
     def make_interval(sources, number, row, y, held):
         fields, initial, problem = sources
         field = fields[0] if problem.is_shared else fields[number]
-        return _make_interval(problem, field, initial, y, lambda d, age: held[d], row)
+        return _make_interval(problem, field, initial, y, lambda hold, d, age: held[d], row)
 
     y1, y1s, tape, finite, carry = differentiate_on_tape(forward, make_interval, sources)
     grid = sources[2].grid
     tape = move_times(tape, grid.starts, grid.lengths)
     knots = make_knot_buffer(y1, 1, False)
-    return carry._replace(knots=knots, recording=Recording(tape, None)), (y1s, finite, None)
+    return carry._replace(knots=knots, recording=Recording(tape, None)), (y1s, finite, None, None)
 
 
 # --- the loop over intervals ----------------------------------------------------------------------
@@ -226,7 +240,20 @@ def _make_rows(problem: Problem) -> _GridRow:
         grid.past_times,
         [None if isinstance(f, bool) else f for f in grid.from_past],
         [make_input_rows(d, sample) for d, sample in zip(inputs, grid.samples, strict=True)],
+        [jax.tree.map(lambda x: x[1:], r) for r in _make_jump_rows(problem)],
     )
+
+
+def _make_jump_rows(problem: Problem) -> list[JumpRow]:
+    """The jumps at every knot."""
+    pairs = zip(problem.jumps, problem.grid.events, strict=True)
+    return [make_jump_rows(jump, number, problem.y0) for jump, number in pairs]
+
+
+def _find_first_state(problem: Problem) -> PyTree:
+    """The state after the jumps at t0."""
+    at_start = [jax.tree.map(lambda x: x[0], r) for r in _make_jump_rows(problem)]
+    return apply_jumps(problem.jumps, at_start, problem.grid.starts[0], problem.y0, problem.args)
 
 
 def _make_first_carry(
@@ -234,11 +261,13 @@ def _make_first_carry(
 ) -> _Carry:
     grid, method = problem.grid, problem.method
     stacked = not all(isinstance(age, int) for age in grid.ages)
+    samples_before = any(isinstance(d, Hold) and d.before_jumps for d in problem.delays)
     recording = None
     if method.has_tape:
         recording = make_recording(method, problem.y0, grid, found, keep_states)
     carry = _Carry(
-        make_knot_buffer(problem.y0, grid.num_knots, stacked),
+        make_knot_buffer(_find_first_state(problem), grid.num_knots, stacked),
+        make_knot_buffer(problem.y0, grid.num_knots, stacked) if samples_before else None,
         recording,
         None,
         RESULTS.successful,
@@ -247,8 +276,7 @@ def _make_first_carry(
     )
     if method.steps is None and not field.is_constant and found is None:
         row = jax.tree.map(lambda x: x[0], rows)
-        find_state = lambda d, age: carry.knots[age]
-        interval = _make_interval(problem, field, initial, problem.y0, find_state, row)
+        interval = _make_interval(problem, field, initial, carry.knots[0], carry.find_state, row)
         interval = interval.with_tape(recording.tape if recording else None)
         carry = carry._replace(adaptive=start_adaptive(interval, method, grid.end))
     return carry
@@ -259,17 +287,17 @@ def _make_interval(
 ) -> Interval:
     """The equation over one interval, without a tape.
 
-    `find_state(d, age)` gives the state that hold number d looks at, `age` breakpoints ago.
+    `find_state(hold, d, age)` gives the state at the breakpoint at which a hold, number d, looks.
     """
     grid = problem.grid
 
-    def find_held(d):
+    def find_held(hold, d):
         static_age = grid.ages[d]
-        value = find_state(d, static_age if isinstance(static_age, int) else row.ages[d])
+        value = find_state(hold, d, static_age if isinstance(static_age, int) else row.ages[d])
         if problem.past is None or row.from_past[d] is None:
             return value
-        before = initial(row.past_times[d])
-        return jax.tree.map(lambda b, v: jnp.where(row.from_past[d], b, v), before, value)
+        past = initial(row.past_times[d])
+        return jax.tree.map(lambda p, v: jnp.where(row.from_past[d], p, v), past, value)
 
     number = iter(range(len(problem.delays)))  # the grid counts holds alone
     inputs = iter(row.inputs)
@@ -278,7 +306,7 @@ def _make_interval(
 
     def find_entry(delay):
         if isinstance(delay, Hold):
-            return find_held(next(number))
+            return find_held(delay, next(number))
         return next(inputs) if isinstance(delay, Input) else lagged
 
     history = [find_entry(d) for d in problem.delays]
@@ -293,28 +321,29 @@ def _make_interval(
 def _advance(problem: Problem, found, field: Field, initial: Callable, carry: _Carry, row):
     """Solves one interval and passes its end on to the next."""
     method, recording = problem.method, carry.recording
-    find_state = lambda d, age: carry.knots[age]
-    interval = _make_interval(problem, field, initial, carry.knots[0], find_state, row)
+    interval = _make_interval(problem, field, initial, carry.knots[0], carry.find_state, row)
     if recording is None:
         solution, adaptive, outcome = solve_interval(
             interval, method, problem.gradient, carry.adaptive
         )
-        y1, saves = solution.y1, solution.saves
+        end, saves = solution.y1, solution.saves
     else:
-        y1, recording, adaptive, outcome = record_interval(
+        end, recording, adaptive, outcome = record_interval(
             interval, method, recording, row.number, carry.adaptive, found
         )
         saves = None
     failed = (carry.result == RESULTS.successful) & (outcome.result != RESULTS.successful)
+    y1 = apply_jumps(problem.jumps, row.jumps, interval.end, end, problem.args)
     carry = _Carry(
         carry.knots.push(y1),
+        carry.before.push(end) if carry.before is not None else None,
         recording,
         adaptive,
         RESULTS.where(failed, outcome.result, carry.result),
         jnp.where(failed, outcome.t, carry.failed_at),
         problem.meter.step(carry.meter, (row.number + 1) / problem.grid.num_intervals),
     )
-    return carry, (y1, is_finite(y1), saves)
+    return carry, (y1, is_finite(y1), saves, end if problem.jumps else None)
 
 
 def _merge_equal_holds(problem: Problem, field: Field) -> list[Field]:
@@ -360,20 +389,25 @@ def _find_equal_holds(problem: Problem, number: int) -> tuple[int, ...] | None:
 def _make_solution(
     problem: Problem, field: Field, carry: _Carry, outputs: tuple, nan: Array
 ) -> Solution:
+    y0 = _find_first_state(problem)
     grid, method, times = problem.grid, problem.method, problem.save_times
-    y1s, finite, saves = outputs
+    y1s, finite, saves, before = outputs
     tape = carry.recording.tape if method.has_tape else None
     t0, t1 = grid.starts[0], grid.end
     knot_ts = jnp.concatenate([grid.starts, t1[None]])
     # Only `knots` reads all these states: a compiled program that does not return it keeps none.
-    knot_ys = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), problem.y0, y1s)
-    good = jnp.concatenate([is_finite(problem.y0)[None], finite])
+    put_first = lambda a, b: jnp.concatenate([a[None], b])
+    knot_ys = jax.tree.map(put_first, y0, y1s)
+    good = jnp.concatenate([is_finite(y0)[None], finite])
     inside = is_within(times.ts, t0, t1)
     result, failed_at = _find_result(problem, knot_ts, good, inside, carry)
 
     valid = lambda ts: ((ts <= failed_at) | jnp.isnan(failed_at)) & grid.covered
     y1 = replace_invalid(valid(t1) & good[-1], carry.knots[0], nan)
     saved = in_order_of_times(times, saves) if tape is None else read_saves(tape, times, grid)
+    if problem.jumps and saved is not None:
+        at_end = jax.vmap(select, in_axes=(0, None, 0))
+        saved = at_end(is_close(times.ts, t1), carry.knots[0], saved)
     at_ts = replace_invalid(valid(times.ts) & inside, saved, nan)
     at_steps = None
     if any(sub.steps for sub in list_subs(problem.saveat)):
@@ -382,14 +416,19 @@ def _make_solution(
         step_ys = replace_invalid(valid(step_ts) | jnp.isinf(step_ts), step_ys, nan)
         at_steps = step_ts, step_ys, count
     ts, ys = collect(
-        *(problem.saveat, problem.args, (t0, problem.y0), (t1, y1), (times.ts, at_ts), at_steps)
+        *(problem.saveat, problem.args, (t0, y0), (t1, y1), (times.ts, at_ts), at_steps)
     )
+    at_knots = lambda ys: replace_invalid(valid(knot_ts) & good, ys, nan)
+    knots_after = at_knots(knot_ys)
+    knots_before = knots_after
+    if problem.jumps:
+        knots_before = at_knots(jax.tree.map(put_first, problem.y0, before))
     return Solution(
         t0=t0,
         t1=t1,
         ts=ts,
         ys=ys,
-        knots=Knots(knot_ts, replace_invalid(valid(knot_ts) & good, knot_ys, nan)),
+        knots=Knots(knot_ts, knots_after, knots_before),
         stats=_make_stats(problem, field, carry),
         result=result,
         failed_at=lax.stop_gradient(failed_at),

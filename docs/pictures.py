@@ -54,14 +54,17 @@ FLOW = {
     "checks.py": (-1, 0, "checks the arguments,\nmakes the Problem"),
     "grid.py": (-1, 2, "delays → breakpoints,\nwhere holds are sampled"),
     "method.py": (-1, 1, "how all intervals\nare stepped through"),
-    "solution.py": (1, 0, "Solution, result codes\nwith their remedies"),
-    "saving.py": (1, 1, "SaveAt → which interval\nholds which time"),
+    "solution.py": (1, -1, "Solution, result codes\nwith their remedies"),
+    "saving.py": (-1, -1, "SaveAt → which interval\nholds which time"),
     "gradients.py": (0, 1, "one interval: Direct,\nCheckpointed or Adjoint"),
     "steps.py": (0, 2, "one step; an interval\nof equal steps"),
     "adaptive.py": (1, 2, "adaptive steps, found\nand replayed"),
     "interval.py": (0, 3, "the vector field\nover one interval"),
     "field.py": (-1, 3, "the user's field,\ntraced and checked"),
-    "history.py": (1, 3, "knots and dense output,\nread by holds and lags"),
+    "history.py": (1, 3, "how holds and lags\nread the past"),
+    "recording.py": (1, 1, "one interval, written\non the tape"),
+    "backward.py": (1, 0, "back over the tape,\nstep by step"),
+    "tape.py": (2, 0.5, "the dense output of\nthe whole solve"),
 }
 ASKS = [
     ("solve.py", "checks.py"),
@@ -76,14 +79,18 @@ ASKS = [
     ("steps.py", "interval.py"),
     ("interval.py", "field.py"),
     ("interval.py", "history.py"),
+    ("solve.py", "backward.py"),
+    ("solve.py", "recording.py"),
+    ("recording.py", "tape.py"),
+    ("backward.py", "tape.py"),
 ]
 
 
 def flow() -> Figure:
     """How a solve flows through the files."""
-    figure = Figure(figsize=(9, 6))
+    figure = Figure(figsize=(11.5, 7))
     axes = figure.add_axes((0, 0, 1, 1))
-    axes.set(xlim=(-1.62, 1.62), ylim=(-3.42, 1.0))
+    axes.set(xlim=(-1.62, 2.62), ylim=(-3.42, 1.42))
     axes.axis("off")
     for caller, callee in ASKS:
         (x0, y0, _), (x1, y1, _) = FLOW[caller], FLOW[callee]

@@ -252,7 +252,7 @@ def main() -> None:
     quick = parser.parse_args().quick
     patients = load()
     count = len(patients.end)
-    iterations = 60 if quick else 600
+    iterations = 60 if quick else 300
     pool = lambda model: model._replace(differences=jax.tree.map(jnp.zeros_like, model.differences))
     models = {}
     models["naive pooling"] = fit(MixedEffects.start(count), patients, iterations, 0.05, pool)

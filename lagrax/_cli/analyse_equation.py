@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ..analysis import KnotMap, LaggedEquation
@@ -139,7 +141,9 @@ def _load_learned(folder: Path, given: Mapping[str, int | float]) -> AnalysedEqu
             "written: run that `lagrax fit` again."
         )
     try:
-        model = Identifier.load(inside)
+        exact = read_summary(inside.parent).get("precision") == "float64"
+        with jax.enable_x64(exact or jnp.zeros(()).dtype == jnp.float64):
+            model = Identifier.load(inside)
     except IdentifyError as error:
         raise AnalyseError(str(error)) from None
     has_lags = has_lags_alone(model)

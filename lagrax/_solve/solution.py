@@ -85,13 +85,16 @@ class SolveError(RuntimeError):
 class Knots(NamedTuple):
     """The ends of the intervals that the solve goes through, with the states there.
 
-    - `ts`: the times: t0, t1, the instants of holds, times at which kinks arrive through a lag,
-      `jump_ts`, and further times where an interval would be longer than the shortest lag.
+    - `ts`: the times: t0, t1, the instants of holds, inputs and jumps, times at which kinks arrive
+      through a lag, `jump_ts`, and further times where an interval would be longer than the
+      shortest lag.
     - `ys`: the states, like `y0` with one more axis in front.
+    - `before`: the states before the jumps at these times.
     """
 
     ts: Float[Array, " knots"]
     ys: PyTree[Shaped[Array, "knots ..."]]
+    before: PyTree[Shaped[Array, "knots ..."]]
 
 
 class _Shown(str):
@@ -157,6 +160,11 @@ class Solution(eqx.Module):
             "A Solution cannot be called. Use sol.evaluate(t), after a solve with "
             "saveat=diffrax.SaveAt(dense=True)."
         )
+
+
+def is_close(ts: Real[Array, "..."], t: Real[Array, ""]) -> Bool[Array, "..."]:
+    """Whether times equal `t` up to rounding."""
+    return jnp.abs(ts - t) <= 8 * jnp.finfo(t.dtype).eps * jnp.abs(t)
 
 
 def is_within(

@@ -14,7 +14,7 @@ import numpy as np
 from .._solve.arguments import check_whole
 from .._solve.delays import Delay, Hold, Lag, describe
 from ..plotting import Figure, Panel, Points
-from ._periods import Comparison, Scan as Scan, WindowErrors, find_periods, prepare_comparison
+from ._periods import ComparedSeries, Scan as Scan, WindowErrors, find_periods, prepare_comparison
 from ._regression import MOST_DEGREE, TOO_HIGH, is_not_worse
 from ._series import read_series
 
@@ -174,7 +174,7 @@ def _name_candidates(candidates: Any) -> dict[str, list[Delay]]:
 
 
 def _evaluate(
-    comparison: Comparison, name: str, delays: list[Delay]
+    comparison: ComparedSeries, name: str, delays: list[Delay]
 ) -> tuple[Candidate, WindowErrors]:
     """Finds the periods of a candidate, then drops the delays that the series does not need."""
     found, scans = find_periods(comparison, delays)

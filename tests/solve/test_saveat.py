@@ -17,11 +17,13 @@ PATHS = {"adaptive": {"max_steps": 200}, "fixed": {"steps": 5}}
 A, X0 = 1.5, 0.4
 
 
+def population(t, x, a, *, history):
+    return a * x * (1 - history[0])
+
+
 def solve(saveat, path="fixed", t1=2.5, delays=(Hold(1.0),), **options):
-    return lagrax.solve(
-        lambda t, x, a, *, history: a * x * (1 - history[0]),
-        0.0, t1, X0, A, delays=list(delays), saveat=saveat, **PATHS[path], **options,
-    )  # fmt: skip
+    options |= {"delays": list(delays), "saveat": saveat} | PATHS[path]
+    return lagrax.solve(population, 0.0, t1, X0, A, **options)
 
 
 def exact(ts):
@@ -92,10 +94,10 @@ def test_every_step(path, x64):
 @pytest.mark.parametrize("path", PATHS)
 def test_every_step_of_a_traced_span(path, x64):
     """Intervals of no length, beyond a traced t1, have no steps."""
+    toward = lambda t, x, args, *, history: x - 2 * history[0]
 
     def run(t1):
         options = {"delays": [Hold(0.5)], "intervals": 9, "saveat": diffrax.SaveAt(steps=True)}
-        toward = lambda t, x, args, *, history: x - 2 * history[0]
         return lagrax.solve(toward, 0.0, t1, 1.0, **options, **PATHS[path])
 
     sol = jax.jit(run)(1.6)

@@ -1,5 +1,7 @@
 """Why training fails at a = 3.2: recipes that each change one thing, and the size of gradients."""
 
+from collections.abc import Callable
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -16,44 +18,55 @@ from .population_models import (
     predict,
 )
 
+# The metric that is the length of the gradient before an iteration.
 GRADIENT = "gradient"
 RESTARTED = "restarted"
-SETTINGS = PopulationSettings(
-    growth=(3.2,),
-    models=("NPCDDE",),
-    recipes=("paper", "restarted", "clipped", "short-memory", "clip", "cosine", "low-rate"),
-    seeds=tuple(range(160)),
-)
-# Seeds of the other recipes.
-FEW = 40
+MODEL = "NPCDDE"
 
 
 def make_jobs(settings: PopulationSettings, data: tuple[Array, Array]) -> dict[str, Training]:
-    """A training for each recipe. All record the gradient's length at each step."""
-    task = make_task(settings, "NPCDDE")
-    whole = _with_gradient(task.loss)
-    pieces = _with_gradient(_make_restarted_loss(settings))
+    """A training for each recipe."""
+    losses = {RESTARTED: make_restarted_loss(settings)}
+    whole = make_task(settings, MODEL).loss
     return {
-        recipe: Training(
-            label=recipe,
-            loss=pieces if recipe == RESTARTED else whole,
-            make=task.make,
-            data=data[0],
-            optimiser=make_recipe(settings, "paper" if recipe == RESTARTED else recipe),
-            steps=settings.iterations,
-            options={"evaluate": task.evaluate, "test_data": data, "block": settings.block},
-        )
+        recipe: _make_job(settings, recipe, losses.get(recipe, whole), data)
         for recipe in settings.recipes
     }
 
 
-def _make_restarted_loss(settings: PopulationSettings):
+def make_traced_jobs(
+    settings: PopulationSettings, data: tuple[Array, Array]
+) -> dict[str, Training]:
+    """Trainings that record the gradient at each iteration, which doubles their cost."""
+    loss = _with_gradient(make_task(settings, MODEL).loss)
+    return {
+        f"traced-{recipe}": _make_job(settings, recipe, loss, data)
+        for recipe in ("paper", "clipped")
+    }
+
+
+def _make_job(
+    settings: PopulationSettings, recipe: str, loss: Callable, data: tuple[Array, Array]
+) -> Training:
+    task = make_task(settings, MODEL)
+    return Training(
+        label=recipe,
+        loss=loss,
+        make=task.make,
+        data=data[0],
+        optimiser=make_recipe(settings, "paper" if recipe == RESTARTED else recipe),
+        steps=settings.iterations,
+        options={"evaluate": task.evaluate, "test_data": data, "block": settings.block},
+    )
+
+
+def make_restarted_loss(settings: PopulationSettings) -> Callable:
     """The loss of predictions that start anew from the data at each knot."""
     knots, samples = settings.train_time, settings.samples
 
     def loss(field: PyTree, series: Series) -> Float[Array, " series"]:
         starts = series[:, : knots * samples : samples]
-        predicted = predict(settings, MODELS["NPCDDE"], field, starts.T.ravel(), 1)
+        predicted = predict(settings, MODELS[MODEL], field, starts.T.ravel(), 1)
         parts = [series[:, k * samples : (k + 1) * samples + 1] for k in range(knots)]
         errors = (predicted - jnp.concatenate(parts)) ** 2
         # The first sample of a piece is given.
@@ -62,10 +75,10 @@ def _make_restarted_loss(settings: PopulationSettings):
     return loss
 
 
-def _with_gradient(loss):
+def _with_gradient(loss: Callable) -> Callable:
     """The loss with the length of its gradient as a metric."""
 
-    def with_gradient(field, series):
+    def with_gradient(field: PyTree, series: Series) -> tuple[Array, dict[str, Array]]:
         gradient = eqx.filter_grad(lambda field: jnp.mean(loss(field, series)))(field)
         length = jax.lax.stop_gradient(optax.global_norm(gradient))
         return loss(field, series), {GRADIENT: length}

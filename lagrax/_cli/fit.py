@@ -36,13 +36,16 @@ from .command import (
     takes,
 )
 from .fit_figures import draw_figures
-from .fit_model import Fit, fit_equation
+from .fit_model import Fit, describe_held_out, fit_equation
 from .fit_options import FitError as FitError, FitOptions
 from .fit_report import render_fit
-from .fit_scores import QUIET
+from .fit_scores import QUIET, Score
 from .fit_terms import warn_of_weak_terms
 from .long_run import LongRun
 from .table import Measurements, TableError, read_tables, write_table
+
+# Columns whose errors are compared with simple forecasts on lines of their own.
+MOST_COMPARED = 3
 
 Task = tuple[Path, Path, FitOptions]
 
@@ -94,8 +97,7 @@ def fit_table(data: Path, out: Path, options: FitOptions) -> tuple[dict[str, Any
     check_folder(out, "fit")
     for package in ("matplotlib.figure", "optax", "jinja2", "plotly.offline", "safetensors"):
         load(package)
-    (table,) = read_tables(data, options.roles)
-    result = fit_equation(data, options, table)
+    result = fit_equation(data, options, read_tables(data, options.roles))
     lines = [*format_lines(result), *note_new_folder(out)]
     summary = write_answer(result, out)
     return summary | {"folder": str(out.resolve())}, lines
@@ -152,29 +154,43 @@ def _fit_several(tasks: Sequence[Task], launcher: Any, as_json: bool, verbose: b
 def write_answer(result: Fit, out: Path) -> dict[str, Any]:
     """Writes all results to the folder `out`, and returns the summary."""
     figures = draw_figures(result)
-    table, predicted = result.table, result.predicted
-    held_out = np.arange(len(table.ts)) >= result.held_out
     with answering(out) as folder:
         result.model.save(folder / "model")
-        columns = [x for pair in zip(table.ys.T, predicted.T, strict=True) for x in pair]
-        names = [x for name in table.names for x in (name, f"{name}_predicted")]
-        write_table(
-            folder / "fit.csv",
-            [table.time_name, *names, "held_out"],
-            [table.format_times(table.ts), *columns, held_out.astype(int)],
-        )
+        _write_fit(folder / "fit.csv", result)
         if result.forecast is not None:
-            _write_forecast(folder / "forecast.csv", table, result.forecast)
+            trusted = result.doubt is None
+            _write_forecast(folder / "forecast.csv", result.table, result.forecast, trusted)
         write_figures(folder, list(figures.values()))
         write_atomically(folder / PAGE, render_fit(result, figures))
         return write_summary(folder, summarise(result))
 
 
-def _write_forecast(path: Path, table: Measurements, forecast: Forecast) -> None:
+def _write_fit(path: Path, result: Fit) -> None:
+    """Writes measurements and predictions, one series below the other."""
+    columns: list[list[np.ndarray]] = []
+    for table, predicted, held_out in result.parts:
+        group = [np.full(len(table.ts), table.group)] if result.options.by else []
+        pairs = [x for pair in zip(table.ys.T, predicted.T, strict=True) for x in pair]
+        later = (np.arange(len(table.ts)) >= held_out).astype(int)
+        columns.append([*group, table.format_times(table.ts), *pairs, later])
+    table = result.table
+    names = [x for name in table.names for x in (name, f"{name}_predicted")]
+    by = [result.options.by] if result.options.by else []
+    write_table(
+        path,
+        [*by, table.time_name, *names, "held_out"],
+        [np.concatenate(part) for part in zip(*columns, strict=True)],
+    )
+
+
+def _write_forecast(path: Path, table: Measurements, forecast: Forecast, trusted: bool) -> None:
+    """Writes the forecast; `trusted` is 0 throughout if the fit is doubtful."""
     parts = ("mean", "low", "high")
     names = [f"{name}_{part}" for name in table.names for part in parts]
     columns = [getattr(forecast, p)[:, i] for i in range(len(table.names)) for p in parts]
-    write_table(path, [table.time_name, *names], [table.format_times(forecast.ts), *columns])
+    flags = np.full(len(forecast.ts), int(trusted))
+    times = table.format_times(forecast.ts)
+    write_table(path, [table.time_name, *names, "trusted"], [times, *columns, flags])
 
 
 def summarise(result: Fit) -> dict[str, Any]:
@@ -187,9 +203,15 @@ def summarise(result: Fit) -> dict[str, Any]:
         "left_out": list(table.left_out),
         "times": table.time_label,
         "unit": table.unit,
+        "start": table.calendar.start.isoformat() if table.calendar else None,
+        "precision": result.precision,
         "sampling": table.sampling,
         "missing": table.missing,
         "gaps": len(table.gaps),
+        "series": len(result.parts),
+        "seasons": [list(season) for season in table.seasons],
+        "season": result.season.words if result.season else None,
+        "notes": result.notes,
         "equations": result.equations,
         "symbols": result.symbols._asdict(),
         "terms": [_without_nan(t._asdict()) | {"weak": t.is_weak} for t in result.terms],
@@ -198,7 +220,7 @@ def summarise(result: Fit) -> dict[str, Any]:
         "unsure": result.unsure,
         "scores": [_without_nan(s._asdict()) | {"verdict": s.verdict} for s in result.scores],
         "doubt": result.doubt,
-        "held_out_from": str(table.format_times(table.ts)[result.held_out]),
+        "held_out": describe_held_out(result),
         "horizon": model.window_,
         "selection": _selection_to_json(result.selection),
         "long_run": runs.to_json() if isinstance(runs, LongRun) else {"sentence": runs},
@@ -209,9 +231,16 @@ def summarise(result: Fit) -> dict[str, Any]:
     }
 
 
+def _format_score(score: Score) -> str:
+    spread = f" ± {score.spread:.2g}" if np.isfinite(score.spread) else ""
+    others = ", ".join(f"{name}: {error:.4f}" for name, error in score.rivals.items())
+    return f"  {score.name}: R² {score.r2:.4f}, nrmse {score.nrmse:.4f}{spread} ({others})"
+
+
 def _without_nan(record: dict[str, Any]) -> dict[str, Any]:
+    plain = lambda x: _without_nan(x) if isinstance(x, dict) else x
     is_number = lambda x: not isinstance(x, float) or np.isfinite(x)
-    return {name: value if is_number(value) else None for name, value in record.items()}
+    return {name: plain(value) if is_number(value) else None for name, value in record.items()}
 
 
 def _selection_to_json(selection: Selection | None) -> list[dict[str, Any]] | None:
@@ -236,7 +265,8 @@ def _delay_to_json(delay: Delay) -> dict[str, Any]:
 
 def format_lines(result: Fit) -> list[str]:
     """The results as lines to print."""
-    lines = [str(result.selection)] if result.selection else []
+    lines = [score.comparison for score in result.scores[:MOST_COMPARED]]
+    lines += [str(result.selection)] if result.selection else []
     lines += result.equations
     lines += [f"where {result.symbols.legend}"] if result.symbols.legend else []
     weak = warn_of_weak_terms(result.terms)
@@ -246,12 +276,11 @@ def format_lines(result: Fit) -> list[str]:
         periods = ", ".join(table.with_unit(float(f"{p:.6g}")) for p in model.periods_)
         lines.append(f"Learned period: {periods}")
     lines += result.unsure
-    after = table.format_time(table.ts[result.held_out])
-    lines.append(f"On the held-out end, from {after} on, at most {model.window_} samples ahead:")
-    lines += [
-        f"  {s.name}: R² {s.r2:.4f}, nrmse {s.nrmse:.4f} (standing still: {s.standing_still:.4f})"
-        for s in result.scores
-    ]
+    lines.append(
+        f"Held out: {describe_held_out(result)}. From {result.scores[0].starts} starts there, at "
+        f"most {model.window_} samples ahead:"
+    )
+    lines += [_format_score(score) for score in result.scores]
     lines += [s.verdict for s in result.scores if s.movement < QUIET]
     lines += [result.doubt] if result.doubt else []
     runs = result.long_run

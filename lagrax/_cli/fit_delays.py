@@ -45,13 +45,13 @@ def _read_period(name: str, given: Duration | None, lags: int, table: Measuremen
     if tau < 0.999 * table.gap:
         raise FitError(
             f"--{name} {given} is shorter than the time between two samples, "
-            f"{table.with_unit(table.gap)}, so they cannot show it: expected at least that."
+            f"{table.in_words(table.gap)}, so they cannot show it: expected at least that."
         )
     if tau * lags > table.span / 2:
         back = f"--{name} {given}" + (f" with --lags {lags}" if lags > 1 else "")
         raise FitError(
             f"{back} looks back further than half of the series, which spans "
-            f"{table.with_unit(table.span)}: expected less, or a longer series."
+            f"{table.in_words(table.span)}: expected less, or a longer series."
         )
     return float(tau)
 

@@ -5,12 +5,18 @@ from collections.abc import Callable
 import numpy as np
 
 from ..plotting import Figure, Line, Mark, Panel, Points
-from .fit_model import Fit
+from .fit_model import Fit, describe_future
 from .long_run import LongRun
+from .table import Measurements
+from .units import list_ticks
 
 # Measured samples shown before the forecast, for each sample of it.
 BEFORE = 4
 MOST_PANELS = 6
+# Points of a curve that a wide screen can show: the lowest and the highest of each pixel.
+MOST_DRAWN = 3000
+# Series of a table that are drawn, the last ones.
+MOST_SERIES = 12
 
 
 def draw_figures(result: Fit) -> dict[str, Figure]:
@@ -27,6 +33,16 @@ def draw_figures(result: Fit) -> dict[str, Figure]:
     return {figure.name: figure for figure in drawn if figure is not None}
 
 
+def draw_times(marks: list[Mark], table: Measurements, name: str) -> Panel:
+    """A panel over time, whose axis shows dates if the table has them."""
+    if table.calendar is None:
+        return Panel(marks, "", table.time_label, name)
+    ts = np.concatenate([np.asarray(mark.x, float) for mark in marks])
+    ticks = list_ticks(table.calendar, float(ts.min()), float(ts.max()))
+    label = table.time_name if len(ticks) > 1 else table.time_label
+    return Panel(marks, "", label, name, xticks=ticks if len(ticks) > 1 else ())
+
+
 def _draw_columns(
     result: Fit, name: str, caption: str, marks_of: Callable[[int], list[Mark]]
 ) -> Figure:
@@ -34,32 +50,53 @@ def _draw_columns(
     names = result.table.names
     hidden = len(names) - MOST_PANELS
     panels = [
-        Panel(marks_of(i), "", result.table.time_label, name)
-        for i, name in enumerate(names[:MOST_PANELS])
+        draw_times(marks_of(i), result.table, name) for i, name in enumerate(names[:MOST_PANELS])
     ]
     if hidden > 0:
         caption += f" The CSV file has {hidden} more columns."
     return Figure(name, caption, panels, 1 if len(names) == 1 else 2)
 
 
+def find_extremes(ys: np.ndarray, most: int = MOST_DRAWN) -> np.ndarray:
+    """The samples to draw: the ends, and the lowest and highest of each of many equal parts. A
+    curve through them looks like one through all."""
+    if len(ys) <= most:
+        return np.arange(len(ys))
+    kept = {0, len(ys) - 1}
+    for part in np.array_split(np.arange(len(ys)), most // 2):
+        known = part[np.isfinite(ys[part])]
+        # A missing value breaks the curve there, too.
+        turns = known[[np.argmin(ys[known]), np.argmax(ys[known])]] if len(known) else part[:1]
+        kept.update(turns.tolist())
+    return np.array(sorted(kept))
+
+
 def _draw_fit(result: Fit) -> Figure:
-    table, cut = result.table, result.held_out
-    size = 3.0 if len(table.ts) < 400 else 1.5
-    edge = float(table.ts[cut - 1] + table.ts[cut]) / 2
+    shown = result.parts[-MOST_SERIES:]
+    most = MOST_DRAWN // len(shown)
+    size = 3.0 if sum(len(part.table.ts) for part in shown) < 400 else 1.5
 
     def marks_of(i: int) -> list[Mark]:
-        ys = table.ys[:, i]
-        ends = [np.nanmin(ys), np.nanmax(ys)]
-        return [
-            Line([edge, edge], ends, "held out from here on", "grey", True, 1),
-            Points(table.ts, ys, "measured", "grey", size),
-            Line(table.ts, result.predicted[:, i], "predicted", "blue", width=1),
-        ]
+        marks: list[Mark] = []
+        for table, predicted, cut in shown:
+            ys, line = table.ys[:, i], predicted[:, i]
+            if 0 < cut < len(ys):
+                edge = float(table.ts[cut - 1] + table.ts[cut]) / 2
+                ends = [np.nanmin(ys), np.nanmax(ys)]
+                marks.append(Line([edge, edge], ends, "held out from here on", "grey", True, 1))
+            dots, turns = find_extremes(ys, most), find_extremes(line, most)
+            colour = "orange" if cut == 0 else "blue"
+            label = "predicted, held out" if cut == 0 else "predicted"
+            marks.append(Points(table.ts[dots], ys[dots], "measured", "grey", size))
+            marks.append(Line(table.ts[turns], line[turns], label, colour, width=1))
+        return marks
 
     caption = (
         "The measurements and the predictions of the equation, which start anew from the "
         f"measurements every {result.model.window_} samples."
     )
+    if len(result.parts) > MOST_SERIES:
+        caption += f" The last {MOST_SERIES} of {len(result.parts)} series."
     return _draw_columns(result, "fit", caption, marks_of)
 
 
@@ -67,7 +104,9 @@ def _draw_forecast(result: Fit) -> Figure | None:
     table, forecast = result.table, result.forecast
     if forecast is None:
         return None
-    last = slice(-min(len(table.ts), max(BEFORE * len(forecast.ts), 40)), None)
+    before = slice(-min(len(table.ts), max(BEFORE * len(forecast.ts), 40)), None)
+    label = "forecast, not to be trusted" if result.doubt else "forecast, with its band"
+    dashed = result.doubt is not None
 
     def marks_of(i: int) -> list[Mark]:
         # From the last measurement on, so that the band has no gap before it.
@@ -75,18 +114,26 @@ def _draw_forecast(result: Fit) -> Figure | None:
         join = lambda values: np.append(table.ys[known, i], values[:, i])
         ts = np.append(table.ts[known], forecast.ts)
         mean, low, high = map(join, (forecast.mean, forecast.low, forecast.high))
+        turns = find_extremes(mean)
+        past, ys = table.ts[before], table.ys[before, i]
+        dots = find_extremes(ys)
         return [
-            Points(table.ts[last], table.ys[last, i], "measured", "grey", 3.0),
-            Line(ts, mean, "forecast, with its band", "orange", low=low, high=high),
+            Points(past[dots], ys[dots], "measured", "grey", 3.0),
+            Line(
+                *(ts[turns], mean[turns], label, "orange", dashed),
+                low=low[turns],
+                high=high[turns],
+            ),
         ]
 
     caption = (
-        f"The series continued by {len(forecast.ts)} samples. The band is two standard deviations "
-        f"wide on either side. It combines the spread of the {result.model.ensemble} models and "
-        "the errors on held-out windows."
+        f"The series continued by {len(forecast.ts)} samples. The band should hold 90 % of later "
+        "measurements: it comes from the errors of predictions as far ahead within the series."
     )
-    if table.input_names:
-        caption += " Inputs keep their last value."
+    if result.doubt:
+        caption += " The fit is doubtful, so do not trust the forecast."
+    if describe_future(result):
+        caption += f" {describe_future(result)}"
     return _draw_columns(result, "forecast", caption, marks_of)
 
 
@@ -102,6 +149,8 @@ def _draw_portrait(result: Fit) -> Figure:
             _pair_with_past(table.ts, z[:, 0], lag) for z in (measured, predicted)
         )
         x, y = f"{x}(t − {lag:g})", f"{x}(t)"
+    dots = np.unique(np.linspace(0, len(measured) - 1, MOST_DRAWN).astype(int))
+    measured, predicted = measured[dots], predicted[dots]
     marks: list[Mark] = [
         Points(measured[:, 0], measured[:, 1], "measured", "grey", 3.0),
         Line(predicted[:, 0], predicted[:, 1], "predicted", "blue", width=0.8),
@@ -126,8 +175,8 @@ def _decorrelation_time(result: Fit) -> float:
     regular = np.arange(table.ts[0], table.ts[-1] + table.gap / 2, table.gap)
     x = np.interp(regular, table.ts[known], table.ys[known, 0])
     x = x - x.mean()
-    lags = range(max(2, len(x) // 4))
-    correlation = np.array([np.mean(x[k:] * x[: len(x) - k]) for k in lags]) / np.mean(x * x)
+    products = np.fft.irfft(np.abs(np.fft.rfft(x, 2 * len(x))) ** 2)[: max(2, len(x) // 4)]
+    correlation = products / np.arange(len(x), 0, -1)[: len(products)] / np.mean(x * x)
     low = np.flatnonzero(correlation < np.exp(-1))
     return float(f"{table.gap * (low[0] if len(low) else 1):.6g}")
 
@@ -141,8 +190,9 @@ def _draw_losses(result: Fit) -> Figure | None:
         series = result.model.losses_[name]
         values = np.reshape(series.values, (len(series.steps), -1))
         marks += [Line(series.steps, v, label, colour, width=0.8) for v in values.T]
+    number = result.model.ensemble
     caption = (
-        f"Mean squared error of a window during the training of {result.model.ensemble} models, in "
+        f"Mean squared error of a window during training of {number} model{'s' * (number > 1)}, in "
         "squares of standard deviations. Each model is kept at its smallest held-out error."
     )
     panel = Panel(marks, "", "iteration", "mean squared error", ylog=True)

@@ -4,49 +4,82 @@ import contextlib
 import dataclasses
 import sys
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
 from .._solve.delays import Delay, Learn
 from ..identify import Forecast, Identifier
+from ..identify._checks import has_too_many_digits
 from ..identify._selection import Scan, Selection, select_delays
 from ..training._machine import load
+from .fit_baselines import Series, predict_baselines
 from .fit_delays import Lookback, make_candidates, make_delays, read_lookback, refine_chosen
 from .fit_options import FitError, FitOptions
-from .fit_scores import Score, States, find_doubt, score_predictions
+from .fit_scores import Score, find_doubt, score_predictions
+from .fit_seasons import Season, add_seasons, continue_inputs, find_season, read_season
 from .fit_terms import Symbols, Term, choose_all_symbols, list_terms
 from .long_run import LongRun, long_run_of, precisely, why_no_map
-from .table import Measurements
+from .table import Measurements, read_inputs
 from .units import MONTHS, Calendar, Duration, UnitError
 
+States = Float[np.ndarray, "samples states"]
 MOST_RANGES = 4
 MOST_SAMPLES = 1_000_000
+
+
+class Part(NamedTuple):
+    """One series of a table with its predictions.
+
+    - `predicted`: NaN up to the first sample whose past was measured.
+    - `held_out`: the first sample that was not learned from, or their number.
+    """
+
+    table: Measurements
+    predicted: States
+    held_out: int
 
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
     """The results of a fit.
 
-    - `predicted`: NaN up to the first sample whose past was measured.
-    - `held_out`: the first sample that was not learned from.
+    - `parts`: the series, of which the last one is forecast and shown.
     - `long_run`: a sentence if there is no map to analyse.
+    - `season`: the season that was found, or None.
+    - `notes`: sentences about the fit that are worth knowing.
     """
 
     data: Path
     options: FitOptions
-    table: Measurements
+    parts: list[Part]
     model: Identifier
     selection: Selection | None
-    predicted: States
-    held_out: int
     scores: list[Score]
     forecast: Forecast | None
     long_run: LongRun | str
+    season: Season | None
+    notes: list[str]
     seconds: dict[str, float]
+    precision: str = "float32"
+
+    @property
+    def table(self) -> Measurements:
+        return self.parts[-1].table
+
+    @property
+    def predicted(self) -> States:
+        return self.parts[-1].predicted
+
+    @property
+    def held_out(self) -> int:
+        return self.parts[-1].held_out
 
     @property
     def symbols(self) -> Symbols:
@@ -69,7 +102,8 @@ class Fit:
     @property
     def doubt(self) -> str | None:
         """Why the forecast is not to be trusted, or None."""
-        return find_doubt(self.scores)
+        season = self.season.option if self.season and not self.options.season else None
+        return find_doubt(self.scores, season)
 
     @property
     def unsure(self) -> list[str]:
@@ -87,7 +121,13 @@ def _compare_periods(
     sentences = []
     # A model that was loaded has periods, and no scans.
     for period, scan in zip(periods, scans, strict=False):
-        good = scan.periods[scan.good]
+        good, (low, high) = scan.periods[scan.good], scan.periods[[0, -1]]
+        if not 1.02 * low < period < high / 1.02:
+            sentences.append(
+                f"The period {table.with_unit(float(f'{period:.4g}'))} is at the end of those that "
+                f"were tried, {low:.4g} to {high:.4g}: start from another one (--hold, --lag)."
+            )
+            continue
         if np.all(np.abs(good / period - 1) < 0.01):
             continue
         ranges = [dict.fromkeys(f"{end:.3g}" for end in ends) for ends in scan.ranges()]
@@ -101,45 +141,83 @@ def _compare_periods(
     return sentences
 
 
-def fit_equation(data: Path, options: FitOptions, table: Measurements) -> Fit:
-    """Fits the table as the options ask, with progress on stderr."""
+def fit_equation(data: Path, options: FitOptions, tables: Sequence[Measurements]) -> Fit:
+    """Fits one equation to all series as the options ask, with progress on stderr."""
+    with jax.enable_x64(jnp.zeros(()).dtype == jnp.float64 or needs_float64(tables)):
+        return _fit_equation(data, options, tables)
+
+
+def needs_float64(tables: Sequence[Measurements]) -> bool:
+    """Whether times or values have more digits than float32."""
+    return any(has_too_many_digits(t.ts - t.ts[0], t.ys) for t in tables)
+
+
+def _fit_equation(data: Path, options: FitOptions, tables: Sequence[Measurements]) -> Fit:
     stamps = [time.monotonic()]
+    later, future = _read_future(options, tables[-1])
+    tables = [add_seasons(table, options.season or ()) for table in tables]
+    table = max(tables, key=lambda t: t.span)
     lookback = read_lookback(options, table)
-    later = _choose_forecast_times(options.forecast, table)
-    _say(f"{data.name}: {describe_table(table)}")
-    selection = _select(options, lookback, table) if options.select else None
-    stamps.append(time.monotonic())
-    delays = make_delays(lookback, table)
-    if selection is not None:
-        delays = refine_chosen(selection, options.learn_tau)
-    model = _train(options, table, delays)
-    stamps.append(time.monotonic())
-    _say("Predicting, forecasting, and looking at the long run")
-    predicted, starts = _predict(table, model)
-    held_out = model.held_out_from_[-1]
-    filled = model.series_[-1].filled
-    scores = score_predictions(
-        table.names, table.ys, filled, predicted, held_out, starts, model.window_
-    )
-    result = Fit(
-        data,
-        options,
-        table,
-        model,
-        selection,
-        predicted,
-        held_out,
-        scores,
-        _forecast(table, model, later) if len(later) else None,
-        _look_at_long_run(model),
-        {},
-    )
+    _say(f"{data.name}: {describe_table(table, len(tables))}")
+    notes: list[str] = []
+    with _noting(notes):
+        selection = _select(options, lookback, tables) if options.select else None
+        stamps.append(time.monotonic())
+        delays = make_delays(lookback, table)
+        if selection is not None:
+            delays = refine_chosen(selection, options.learn_tau)
+        model = _train(options, tables, delays)
+        stamps.append(time.monotonic())
+        _say("Predicting, forecasting, and looking at the long run")
+        parts = _predict(tables, model)
+        until = min(n or len(t.ts) for t, n in zip(tables, model.held_out_from_, strict=True))
+        season = find_season(table, until)
+        if options.season:
+            season = read_season(table, options.season[0])
+        scores = _score(tables, model, season, len(later))
+        forecast = _forecast(tables[-1], model, later, future) if len(later) else None
+        long_run = _look_at_long_run(model)
     stamps.append(time.monotonic())
     names = ("choosing the delays", "fitting", "forecast and long run")
-    seconds = dict(zip(names, np.diff(stamps).round(2).tolist(), strict=True))
+    seconds: dict[str, float] = dict(zip(names, np.diff(stamps).round(2).tolist(), strict=True))
     if selection is None:
         del seconds["choosing the delays"]
-    return dataclasses.replace(result, seconds=seconds)
+    return Fit(
+        data,
+        options,
+        parts,
+        model,
+        selection,
+        scores,
+        forecast,
+        long_run,
+        season,
+        notes,
+        seconds,
+        str(jnp.zeros(()).dtype),
+    )
+
+
+@contextlib.contextmanager
+def _noting(notes: list[str]) -> Iterator[None]:
+    """Collects warnings, which say what a user should know, and shows them as sentences."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    notes.extend(dict.fromkeys(str(warning.message) for warning in caught))
+    for note in notes:
+        _say(note)
+
+
+def _read_future(
+    options: FitOptions, table: Measurements
+) -> tuple[Float[np.ndarray, " samples"], Float[np.ndarray, "samples inputs"] | None]:
+    """The times of the forecast, and the inputs then if they are known."""
+    if options.future is None:
+        return _choose_forecast_times(options.forecast, table), None
+    if not table.input_names:
+        raise FitError("--future holds inputs, and there are none: name them with --input.")
+    return read_inputs(options.future, table.input_names, table, options.roles)
 
 
 def _choose_forecast_times(length: Duration, table: Measurements) -> Float[np.ndarray, " samples"]:
@@ -147,6 +225,11 @@ def _choose_forecast_times(length: Duration, table: Measurements) -> Float[np.nd
         samples = length.value if length.unit is None else length.count(table.unit) / table.gap
         if length.unit is None and samples != int(samples):
             raise UnitError("expected a whole number of samples, or a duration such as 2h.")
+        if 0 < samples < 0.999:
+            raise UnitError(
+                f"shorter than the time between two samples, {table.in_words(table.gap)}; expected "
+                "at least that."
+            )
         if samples > MOST_SAMPLES:
             raise UnitError(f"{samples:,.0f} samples; expected at most {MOST_SAMPLES:,}.")
         return later_times(table, int(np.ceil(samples - 1e-9)))
@@ -174,15 +257,39 @@ def _continue(ts: Float[np.ndarray, " n"], number: int) -> Float[np.ndarray, " n
     return np.round(later, 9 - int(np.floor(np.log10(gap))))  # 15.3, not 15.299999999999999
 
 
-def describe_table(table: Measurements) -> str:
+def describe_table(table: Measurements, number: int = 1) -> str:
     """The roles of the columns and the missing values, in a line."""
     unit = f", in {table.calendar or table.unit}" if table.unit else ""
-    parts = [f"time {table.time_name}{unit}", f"states {', '.join(table.names)}"]
+    parts = [f"{number} series"] if number > 1 else []
+    parts += [f"time {table.time_name}{unit}", f"states {', '.join(table.names)}"]
     parts += [f"inputs {', '.join(table.input_names)}"] if table.input_names else []
     parts += [f"left out (no numbers) {', '.join(table.left_out)}"] if table.left_out else []
     if table.missing:
         parts.append(f"missing {', '.join(f'{n} of {name}' for name, n in table.missing.items())}")
     return f"{'; '.join(parts)}."
+
+
+def describe_future(result: Fit) -> str:
+    """What the forecast takes the inputs to be; nothing without inputs."""
+    table = result.table
+    names = table.input_names[: len(table.input_names) - table.season_inputs]
+    if not names:
+        return ""
+    if result.options.future is not None:
+        return f"Inputs are those of {result.options.future.name}."
+    return "Inputs keep their last value."
+
+
+def describe_held_out(result: Fit) -> str:
+    """The part of the series that was not learned from."""
+    cut = [part for part in result.parts if 0 < part.held_out < len(part.table.ts)]
+    whole = [part.table.group for part in result.parts if part.held_out == 0]
+    if whole and not cut:
+        groups = ", ".join(whole) if len(whole) <= 5 else "the last ones"
+        return f"{len(whole)} of {len(result.parts)} series ({groups})"
+    if len(result.parts) > 1:
+        return f"the ends of {len(cut)} of {len(result.parts)} series"
+    return f"the end, from {result.table.format_time(result.table.ts[result.held_out])} on"
 
 
 def _say(sentence: str) -> None:
@@ -206,16 +313,22 @@ def _frame(names: Sequence[str], values: np.ndarray) -> Any:
     return load("polars").DataFrame(values, schema=list(names)) if names else None
 
 
-def _select(options: FitOptions, lookback: Lookback, table: Measurements) -> Selection:
-    candidates = make_candidates(lookback, table)
+def _arrange(tables: Sequence[Measurements]) -> tuple[Any, Any, Any]:
+    """Times, states and inputs as `Identifier` takes them: lists for several series."""
+    ts = [table.ts for table in tables]
+    states = [_frame(table.names, table.ys) for table in tables]
+    inputs = [_frame(table.input_names, table.inputs) for table in tables]
+    if len(tables) == 1:
+        return ts[0], states[0], inputs[0]
+    return ts, states, inputs if tables[0].input_names else None
+
+
+def _select(options: FitOptions, lookback: Lookback, tables: Sequence[Measurements]) -> Selection:
+    candidates = make_candidates(lookback, max(tables, key=lambda t: t.span))
     _say(f"Comparing {len(candidates)} candidates for the delays")
-    states, inputs = _frame(table.names, table.ys), _frame(table.input_names, table.inputs)
+    ts, states, inputs = _arrange(tables)
     with _as_fit_error():
-        return select_delays(table.ts, states, candidates, inputs, degree=options.degree)
-
-
-def _inputs(table: Measurements) -> np.ndarray | None:
-    return table.inputs if table.input_names else None
+        return select_delays(ts, states, candidates, inputs, degree=options.degree)
 
 
 def _advise(table: Measurements) -> None:
@@ -228,31 +341,53 @@ def _advise(table: Measurements) -> None:
             )
 
 
-def _train(options: FitOptions, table: Measurements, delays: Sequence[Delay]) -> Identifier:
+def _train(
+    options: FitOptions, tables: Sequence[Measurements], delays: Sequence[Delay]
+) -> Identifier:
     model = Identifier(delays, **options.identifier_arguments())
     if options.learn_tau and any(isinstance(d.tau, Learn) for d in delays):
         _say("Looking for the period, then fitting the equation")
     elif options.field == "library":
         _say("Fitting the equation")
     if options.field == "library":
-        _advise(table)
-    states, inputs = _frame(table.names, table.ys), _frame(table.input_names, table.inputs)
+        _advise(tables[-1])
+    ts, states, inputs = _arrange(tables)
     with _as_fit_error():
-        return model.fit(table.ts, states, inputs)
+        return model.fit(ts, states, inputs)
 
 
-def _predict(table: Measurements, model: Identifier) -> tuple[States, int]:
-    """The predictions, and the sample at which they start. Up to it they are NaN."""
-    predicted = np.array(model.predict(table.ts, table.ys, _inputs(table)))
-    starts = model.predicted_from_[-1] - 1
-    predicted[: starts + 1] = np.nan
-    return predicted, starts
+def _predict(tables: Sequence[Measurements], model: Identifier) -> list[Part]:
+    """The predictions of each series, NaN up to the sample at which they start."""
+    parts = []
+    rows = zip(tables, model.predicted_from_, model.held_out_from_, strict=True)
+    for table, first, held_out in rows:
+        inputs = table.inputs if table.input_names else None
+        predicted = np.array(model.predict(table.ts, table.ys, inputs), float)
+        predicted[:first] = np.nan
+        parts.append(Part(table, predicted, held_out))
+    return parts
 
 
-def _forecast(table: Measurements, model: Identifier, later: np.ndarray) -> Forecast:
-    """Continues the series. Inputs stay at their last value."""
-    rows = (len(later) + 1, 1)
-    return model.forecast(later, np.tile(table.inputs[-1], rows) if table.input_names else None)
+def _score(
+    tables: Sequence[Measurements], model: Identifier, season: Season | None, later: int
+) -> list[Score]:
+    """Scores predictions from many held-out starts, and those of simple forecasts."""
+    errors = model._measure_errors(max(model.window_, later)).until(model.window_)
+    pairs = zip(model.series_, model.held_out_from_, strict=True)
+    own = len(tables[0].input_names) - tables[0].season_inputs
+    series = [Series(t.filled, t.us[:, :own], until) for t, until in pairs]
+    regular = all(t.is_regular for t in tables)
+    baselines = predict_baselines(series, errors, season, regular)
+    variance = np.concatenate([t.filled for t in model.series_]).var(axis=0)
+    return score_predictions(tables[0].names, errors, baselines, variance)
+
+
+def _forecast(
+    table: Measurements, model: Identifier, later: np.ndarray, future: np.ndarray | None
+) -> Forecast:
+    """Continues the series, with the inputs in `future` or at their last value."""
+    inputs = continue_inputs(table, later, future) if table.input_names else None
+    return model.forecast(later, inputs)
 
 
 def _look_at_long_run(model: Identifier) -> LongRun | str:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
@@ -72,6 +73,14 @@ class FitOptions:
         str | None,
         typer.Option(metavar="FORM", help="Form of the dates, such as %m/%d/%Y %H:%M."),
     ] = None
+    by: Annotated[
+        str | None,
+        typer.Option(help="Column that tells several series apart, fitted by one equation."),
+    ] = None
+    future: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Table of the inputs during the forecast."),
+    ] = None
     hold: Annotated[
         Duration | None,
         _declare_option(
@@ -86,6 +95,12 @@ class FitOptions:
     lag: Annotated[
         Duration | None,
         _declare_option(parse_period, "DURATION", "Look back at the state this long ago."),
+    ] = None
+    season: Annotated[
+        list[Duration] | None,
+        _declare_option(
+            parse_period, "DURATION", "Length of a season, such as 1y. Repeat for more."
+        ),
     ] = None
     learn_tau: Annotated[
         bool,
@@ -146,6 +161,7 @@ class FitOptions:
             self.column or None,
             self.inputs or (),
             self.unit,
+            self.by,
             exclude=self.exclude or (),
             dt=self.dt,
             date_format=self.date_format,
@@ -153,5 +169,14 @@ class FitOptions:
 
     def to_json(self) -> dict[str, Any]:
         """The options for JSON. A duration is a text, or a number if it has no unit."""
-        plain = lambda x: (str(x) if x.unit else x.value) if isinstance(x, Duration) else x
-        return {field.name: plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+        return {f.name: _to_plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
+
+
+def _to_plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_to_plain(x) for x in value]
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Duration):
+        return str(value) if value.unit else value.value
+    return value

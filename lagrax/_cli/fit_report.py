@@ -1,6 +1,7 @@
 """The page of a fit."""
 
 import datetime
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from .._solve.delays import Delay, Lag
 from ..plotting import Figure
 from ..plotting._page import day, render_page
 from ..training._machine import describe as describe_machine
-from .fit_model import Fit
+from .fit_model import Fit, describe_future, describe_held_out
 from .long_run import LongRun
 from .table import Measurements
 
@@ -26,13 +27,17 @@ def render_fit(result: Fit, figures: dict[str, Figure]) -> str:
         TEMPLATE,
         title=f"{result.data.name}: a fitted equation",
         result=result,
+        samples=sum(len(part.table.ts) for part in result.parts),
         table=table,
         model=model,
         figures=figures,
         first=table.format_time(table.ts[0]),
         last=table.format_time(table.ts[-1]),
-        held_out=table.format_time(table.ts[result.held_out]),
-        columns=_list_columns(table),
+        held_out=describe_held_out(result),
+        future=describe_future(result),
+        lines=[_split_equation(equation) for equation in result.equations],
+        rivals=[*result.scores[0].rivals],
+        columns=_list_columns(result),
         scores=[_format_score(score) for score in result.scores],
         look_back=_describe_delays(model.delays_, table),
         holds=any(not isinstance(delay, Lag) for delay in model.delays_),
@@ -46,10 +51,11 @@ def render_fit(result: Fit, figures: dict[str, Figure]) -> str:
     )
 
 
-def _list_columns(table: Measurements) -> list[list[Any]]:
+def _list_columns(result: Fit) -> list[list[Any]]:
     """A row about the values of each column."""
     rows = []
-    for name, values in zip(table.names, table.ys.T, strict=True):
+    columns = np.concatenate([part.table.ys for part in result.parts]).T
+    for name, values in zip(result.table.names, columns, strict=True):
         known = values[np.isfinite(values)]
         low, mean, high = (f"{x:.4g}" for x in (known.min(), known.mean(), known.max()))
         rows.append([name, len(known), len(values) - len(known), low, mean, high])
@@ -57,7 +63,16 @@ def _list_columns(table: Measurements) -> list[list[Any]]:
 
 
 def _format_score(score: Any) -> list[str]:
-    return [score.name, *(f"{x:.4f}" for x in (score.r2, score.nrmse, score.standing_still))]
+    spread = f" ± {score.spread:.2g}" if np.isfinite(score.spread) else ""
+    others = [f"{error:.4f}" for error in score.rivals.values()]
+    return [score.name, f"{score.r2:.4f}", f"{score.nrmse:.4f}{spread}", *others]
+
+
+def _split_equation(equation: str) -> list[str]:
+    """An equation in parts, within which a line should not break."""
+    left, right = equation.split(" = ", 1)
+    first, *others = re.split(r" (?=[+−] )", right)
+    return [f"{left} = {first}", *others]
 
 
 def _describe_delays(delays: Sequence[Delay], table: Measurements) -> str:

@@ -10,6 +10,8 @@ from ..identify._fields import Polynomial, choose_symbols, format_monomial, name
 
 # Fewer models of an ensemble say little about the spread of their coefficients.
 LEAST_MODELS = 3
+# Terms that a warning names.
+MOST_WEAK = 5
 
 
 class Symbols(NamedTuple):
@@ -82,4 +84,6 @@ def warn_of_weak_terms(terms: Sequence[Term]) -> str | None:
     weak = [f"{term} in {term.state}′ (± {term.spread:.2g})" for term in terms if term.is_weak]
     if not weak:
         return None
+    if len(weak) > MOST_WEAK:
+        weak = [*weak[:MOST_WEAK], f"and {len(weak) - MOST_WEAK} more"]
     return f"Weakly supported: {', '.join(weak)}. The models of the ensemble differ that much."

@@ -37,6 +37,7 @@ class Measurements:
     - `left_out`: the columns that were not asked for and hold no numbers.
     - `offsets`: the times from which dates have another time zone, and that zone.
     - `group`: what tells this series from the others of its file.
+    - `seasons`: the length of each season among the inputs, and its number of cosines.
     """
 
     time_name: str
@@ -50,6 +51,7 @@ class Measurements:
     left_out: tuple[str, ...] = ()
     offsets: tuple[tuple[float, datetime.tzinfo], ...] = ()
     group: str = ""
+    seasons: tuple[tuple[float, int], ...] = ()
 
     @property
     def gap(self) -> float:
@@ -80,14 +82,24 @@ class Measurements:
         return np.flatnonzero(np.diff(self.ts) > 1.5 * self.gap).tolist()
 
     @property
+    def season_inputs(self) -> int:
+        """The number of inputs, the last ones, that are cosines and sines of seasons."""
+        return sum(2 * pairs for _, pairs in self.seasons)
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether few samples are further apart than usual."""
+        return len(self.gaps) <= 0.05 * (len(self.ts) - 1)
+
+    @property
     def sampling(self) -> str:
         """The distance of the samples, in a sentence."""
         apart, gaps = np.diff(self.ts), self.gaps
         number = f"{len(self.ts):,} samples"
-        if len(gaps) > 0.05 * len(apart):
+        if not self.is_regular:
             low, high = f"{apart.min():.3g}", self.with_unit(float(f"{apart.max():.3g}"))
             return f"{number} at irregular times, {low} to {high} apart."
-        sentence = f"{number}, {self._gap_in_words()} apart"
+        sentence = f"{number}, {self.in_words(self.gap, 6)} apart"
         if not gaps:
             return f"{sentence}, without gaps."
         longest = max(gaps, key=lambda i: apart[i])
@@ -97,15 +109,16 @@ class Measurements:
         which = "" if len(gaps) == 1 else ", the longest"
         return f"{sentence}, with {count}{which} of {length} after {after}."
 
-    def _gap_in_words(self) -> str:
-        """The usual distance of the samples: in a smaller unit if it is a fraction of the unit."""
-        gap, unit = self.gap, self.unit
-        if unit in SECONDS and gap < 1:
-            seconds = gap * SECONDS[unit]
-            smaller = [u for u in SECONDS if SECONDS[u] < 1.000001 * seconds]
+    def in_words(self, time: float, digits: int = 4) -> str:
+        """A length of time in words: in another unit if it is a fraction of this one, or hundreds
+        of it."""
+        unit = self.unit
+        if unit in SECONDS and (time < 1 or time >= 200):
+            seconds = time * SECONDS[unit]
+            smaller = [u for u in SECONDS if SECONDS[u] < 1.000001 * seconds and u != "weeks"]
             unit = smaller[-1] if smaller else "seconds"
-            gap = seconds / SECONDS[unit]
-        return dataclasses.replace(self, unit=unit).with_unit(float(f"{gap:.6g}"))
+            time = seconds / SECONDS[unit]
+        return dataclasses.replace(self, unit=unit).with_unit(float(f"{time:.{digits}g}"))
 
     def format_times(self, ts: Float64[np.ndarray, " m"]) -> np.ndarray:
         """Times as the file has them: numbers or ISO dates."""
@@ -172,8 +185,10 @@ def read_table(
     return table
 
 
-def read_tables(path: Path, roles: Roles) -> list[Measurements]:
+def read_tables(path: Path, roles: Roles, *, to_learn: bool = True) -> list[Measurements]:
     """Reads the measurements in a file, one series for each value of the column `by`.
+
+    Unless there is an equation `to_learn`, columns may be constant, and a few rows are enough.
 
     Raises a `TableError` if a cell is invalid. Empty cells, NA, NaN and null are missing values. A
     CSV file has a header; commas, semicolons or tabs between its cells; and decimals with points,
@@ -182,10 +197,10 @@ def read_tables(path: Path, roles: Roles) -> list[Measurements]:
     """
     sheet, roles = _prepare_sheet(Sheet.read(path), roles)
     time, names = _assign_columns(sheet, roles)
-    if len(sheet.rows) < LEAST_ROWS:
+    if len(sheet.rows) < (LEAST_ROWS if to_learn else 3):
         raise TableError(
             f"{path} has too few rows of values: {len(sheet.rows)}; expected at least "
-            f"{LEAST_ROWS}: measure for longer, or more often."
+            f"{LEAST_ROWS if to_learn else 3}: measure for longer, or more often."
         )
     groups = _split_groups(sheet, roles.by)
     left_out = []
@@ -201,8 +216,11 @@ def read_tables(path: Path, roles: Roles) -> list[Measurements]:
             f"expected one at least: its columns are {list_names(sheet.names)}."
         )
     times = {group: _read_times(sheet.take(rows), time, roles) for group, rows in groups.items()}
-    ys = np.stack([_read_values(sheet, name) for name in names], axis=1)
-    inputs = [_read_input(sheet, name) for name in roles.inputs]
+    read, read_input = _read_values, _read_input
+    if not to_learn:
+        read, read_input = _parse_values, _read_known
+    ys = np.stack([read(sheet, name) for name in names], axis=1)
+    inputs = [read_input(sheet, name) for name in roles.inputs]
     us = np.reshape(inputs, (len(inputs), len(ys))).T
     return [
         Measurements(
@@ -226,6 +244,37 @@ def _read_times(sheet: Sheet, time: str, roles: Roles) -> Times:
     if roles.dt is not None:
         return count_rows(sheet, roles.dt, roles.unit)
     return read_times(sheet, time, roles.unit, roles.date_format)
+
+
+def read_inputs(
+    path: Path, names: Sequence[str], like: Measurements, roles: Roles
+) -> tuple[Float64[np.ndarray, " n"], Float64[np.ndarray, "n k"]]:
+    """Reads the times after the end of the series `like` in a file, counted as there, and the
+    inputs from each of them to the next."""
+    sheet, roles = _prepare_sheet(Sheet.read(path), roles._replace(inputs=names, by=None))
+    if not sheet.rows:
+        raise TableError(f"{path} has no rows; expected one for each time to come: add some.")
+    time, _ = _assign_columns(sheet, roles._replace(columns=None, exclude=()))
+    times = _read_times(sheet, time, roles)
+    if (times.calendar is None) != (like.calendar is None):
+        kind = "numbers" if times.calendar is None else "dates"
+        raise TableError(
+            f"{path}, column {time!r}: the times are {kind}, unlike those of the series; expected "
+            "the same kind in both: write them alike."
+        )
+    ts = times.ts
+    if times.calendar is not None and like.calendar is not None:
+        ts = like.calendar.count(times.calendar.dates(times.ts))
+    elif roles.dt is not None:
+        ts = like.ts[-1] + ts[1:2] + ts if len(ts) > 1 else like.ts[-1:] + like.gap
+    if ts[0] <= like.ts[-1]:
+        raise TableError(
+            f"{path}: its first time, {like.format_time(float(ts[0]))}, is not after the end of "
+            f"the series, {like.format_time(float(like.ts[-1]))}; expected later times: remove the "
+            "rows before."
+        )
+    us = np.stack([_read_known(sheet, name) for name in names], axis=1)
+    return ts, us
 
 
 def write_table(path: Path, names: Sequence[str], columns: Sequence[Any]) -> None:
@@ -334,11 +383,7 @@ def _is_text(cells: Sequence[str]) -> bool:
 
 def _read_values(sheet: Sheet, name: str) -> Float64[np.ndarray, " n"]:
     """A column of numbers that are not all the same; NaN if a value is missing."""
-    cells = strip_percent(sheet.column(name))
-    values = parse_numbers(cells)
-    for index in np.flatnonzero(~np.isfinite(values)).tolist():
-        if not is_missing(cells[index]):
-            raise _invalid_value(sheet, index, name, cells[index])
+    values = _parse_values(sheet, name)
     known = values[~np.isnan(values)]
     if known.size and np.any(known != known[0]):
         return values
@@ -347,6 +392,15 @@ def _read_values(sheet: Sheet, name: str) -> Float64[np.ndarray, " n"]:
         f"{sheet.path}, column {name!r}: the value {what}; expected one that changes: choose the "
         "columns to use, without this one."
     )
+
+
+def _parse_values(sheet: Sheet, name: str) -> Float64[np.ndarray, " n"]:
+    cells = strip_percent(sheet.column(name))
+    values = parse_numbers(cells)
+    for index in np.flatnonzero(~np.isfinite(values)).tolist():
+        if not is_missing(cells[index]):
+            raise _invalid_value(sheet, index, name, cells[index])
+    return values
 
 
 def _invalid_value(sheet: Sheet, index: int, name: str, cell: str) -> TableError:
@@ -361,7 +415,15 @@ def _invalid_value(sheet: Sheet, index: int, name: str, cell: str) -> TableError
 
 def _read_input(sheet: Sheet, name: str) -> Float64[np.ndarray, " n"]:
     """A column of an input, which the equation needs at all times."""
-    values = _read_values(sheet, name)
+    return _check_known(sheet, name, _read_values(sheet, name))
+
+
+def _read_known(sheet: Sheet, name: str) -> Float64[np.ndarray, " n"]:
+    """A column of numbers at all times, which may all be the same."""
+    return _check_known(sheet, name, _parse_values(sheet, name))
+
+
+def _check_known(sheet: Sheet, name: str, values: np.ndarray) -> Float64[np.ndarray, " n"]:
     if np.any(np.isnan(values)):
         raise sheet.error(
             int(np.argmax(np.isnan(values))),

@@ -66,6 +66,7 @@ def make_method(
     step_ts: Any,
     max_steps: int,
     delays: Sequence[Entry],
+    has_jumps: bool,
     has_past: bool,
     is_shared: bool,
     grid: Grid,
@@ -73,13 +74,14 @@ def make_method(
 ) -> Method:
     """Decides how to step through the intervals.
 
-    `has_past` says that the past is a function, `is_shared` that all intervals have one field.
+    `has_jumps` says that the state jumps, `has_past` that the past is a function, `is_shared` that
+    all intervals have one field.
     """
     stepper = make_stepper(solver)
     keep_dense = bool(grid.num_dense or saveat.dense or any(sub.steps for sub in list_subs(saveat)))
     # What is held jumps at its instants. A lagged state jumps if the past does not end in y0.
     held = any(isinstance(d, Hold) or (isinstance(d, Input) and not d.linear) for d in delays)
-    jumps = held or (has_past and any(isinstance(d, Lag) for d in delays))
+    jumps = has_jumps or held or (has_past and any(isinstance(d, Lag) for d in delays))
     return Method(
         stepper=stepper,
         steps=steps,

@@ -47,8 +47,12 @@ def find_save_times(saveat: diffrax.SaveAt, grid: Grid, dtype: Any) -> SaveTimes
     traced = is_traced(grid.starts, grid.lengths, *wanted)
     xp = jnp if traced else np
     ts = xp.concatenate([xp.asarray(t, grid.starts.dtype) for t in wanted])
-    # A time on a breakpoint belongs to the interval that ends there.
-    row = xp.searchsorted(grid.starts[1:], ts, side="left")
+    if grid.events:
+        # Where the state jumps, a time on a breakpoint belongs to the interval that begins there.
+        rounding = 8 * float(jnp.finfo(dtype).eps) * xp.abs(ts)
+        row = xp.searchsorted(grid.starts[1:], ts + rounding, side="right")
+    else:
+        row = xp.searchsorted(grid.starts[1:], ts, side="left")
     length = xp.where(grid.lengths == 0, 1, grid.lengths)
     if traced:
         # Any number of the times may lie in one interval, so each keeps a place for all of them.

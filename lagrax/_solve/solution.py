@@ -85,13 +85,16 @@ class SolveError(RuntimeError):
 class Knots(NamedTuple):
     """The ends of the intervals that the solve goes through, with the states there.
 
-    - `ts`: the times: t0, t1, the instants of holds, times at which kinks arrive through a lag,
-      `jump_ts`, and further times where an interval would be longer than the shortest lag.
+    - `ts`: the times: t0, t1, the instants of holds, inputs and jumps, times at which kinks arrive
+      through a lag, `jump_ts`, and further times where an interval would be longer than the
+      shortest lag.
     - `ys`: the states, like `y0` with one more axis in front.
+    - `before`: the states before the jumps at these times.
     """
 
     ts: Float[Array, " knots"]
     ys: PyTree[Shaped[Array, "knots ..."]]
+    before: PyTree[Shaped[Array, "knots ..."]]
 
 
 class _Shown(str):
@@ -159,6 +162,11 @@ class Solution(eqx.Module):
         )
 
 
+def is_close(ts: Real[Array, "..."], t: Real[Array, ""]) -> Bool[Array, "..."]:
+    """Whether times equal `t` up to rounding."""
+    return jnp.abs(ts - t) <= 8 * jnp.finfo(t.dtype).eps * jnp.abs(t)
+
+
 def is_within(
     ts: Real[Array, "..."], t0: Real[Array, ""], t1: Real[Array, ""]
 ) -> Bool[Array, "..."]:
@@ -194,7 +202,9 @@ def _describe_failure(solution: Solution) -> str:
         hint = _explain_max_steps(solution, failed_at)
     # An error has no `sol`, and gives the time itself.
     message = message.replace("; with `throw=False`, `sol.failed_at` says when", "")
-    return f"{hint or message} It failed at t = {failed_at:g}."
+    # Equal steps are checked at the end of each interval.
+    when = "at or before" if solution._last_dt is None else "at"
+    return f"{hint or message} It failed {when} t = {failed_at:g}."
 
 
 def _explain_max_steps(solution: Solution, failed_at: float) -> str:

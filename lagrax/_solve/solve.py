@@ -20,9 +20,10 @@ from .gradients import Checkpointed, Gradient, explain_forward_mode, solve_inter
 from .history import DenseOutput, KnotBuffer, LagReader, make_knot_buffer
 from .inputs import make_input_rows
 from .interval import Interval
+from .jumps import Jump, JumpRow, apply_jumps, make_jump_rows, make_jumps
 from .saving import collect, in_order_of_times, list_subs, pack_steps
-from .solution import RESULTS, Knots, Solution, is_within, raise_if_failed
-from .steps import is_finite, make_empty_infos
+from .solution import RESULTS, Knots, Solution, is_close, is_within, raise_if_failed
+from .steps import is_finite, make_empty_infos, select
 
 
 @explain_call
@@ -34,6 +35,7 @@ def solve(
     args: PyTree = None,
     *,
     delays: Sequence[Entry] = (),
+    jumps: Sequence[Jump] = (),
     solver: diffrax.AbstractSolver = diffrax.Tsit5(),
     stepsize_controller: diffrax.AbstractStepSizeController | None = None,
     steps: int | None = None,
@@ -59,6 +61,7 @@ def solve(
     - `args`: passed to the field.
     - `delays`: the entries of `history`, in this order: `Hold`, `holds(...)`, `Lag`, `Input`.
       Without any, the equation is an ordinary one.
+    - `jumps`: instants at which the state changes, as a list of `Jump`.
     - `solver`: any ODE solver of diffrax.
     - `stepsize_controller`: a controller of diffrax, by default `PIDController(rtol=1e-5,
       atol=1e-7)`. The step size is carried across knots. The `jump_ts` of a
@@ -84,6 +87,7 @@ def solve(
     problem = check_problem(
         *(field, t0, t1, y0, args),
         delays=delays,
+        jumps=jumps,
         solver=solver,
         stepsize_controller=stepsize_controller,
         steps=steps,
@@ -102,11 +106,13 @@ def solve(
 class _Carry(NamedTuple):
     """The state of the loop over intervals, which each interval passes on to the next.
 
-    `dense` is the dense output of the last intervals, or None if no lag reads it. `adaptive` is
-    None with equal steps. `failed_at` is NaN until the solve fails.
+    `before` are the states before jumps, or None if no hold samples them. `dense` is the dense
+    output of the last intervals, or None if no lag reads it. `adaptive` is None with equal steps.
+    `failed_at` is NaN until the solve fails.
     """
 
     knots: KnotBuffer
+    before: KnotBuffer | None
     dense: DenseOutput | None
     adaptive: AdaptiveState | None
     result: RESULTS
@@ -115,7 +121,7 @@ class _Carry(NamedTuple):
 
 
 class _GridRow(NamedTuple):
-    """One interval's share of the grid and of the saved times."""
+    """One interval's share of the grid and of the saved times. `jumps` are those at its end."""
 
     number: Array
     start: Array
@@ -125,6 +131,7 @@ class _GridRow(NamedTuple):
     past_times: list[Array]
     from_past: list[Array | None]
     inputs: list[PyTree]
+    jumps: list[JumpRow]
 
 
 @eqx.filter_jit
@@ -134,8 +141,10 @@ def _solve(problem: Problem) -> Solution:
     fields = make_fields(
         problem.fields, t0, problem.y0, problem.args, problem.delays, grid.num_intervals
     )
+    problem = problem._replace(jumps=make_jumps(problem.jumps, t0, problem.y0, problem.args))
     rows = _make_rows(problem)
     carry = _make_first_carry(problem, fields[0], initial, rows)
+    y0 = carry.knots[0]
     unroll = problem.method.unrolls_intervals(fields[0], grid.num_intervals)
     if problem.is_shared and not unroll:
         step = lambda carry, row: _advance(problem, fields[0], initial, carry, row)
@@ -150,7 +159,7 @@ def _solve(problem: Problem) -> Solution:
         outputs = jax.tree.map(lambda *x: jnp.stack(x), *each)
     problem.meter.close(carry.meter)
     inputs = (fields, initial, problem)
-    return _make_solution(problem, fields[0], carry, outputs, make_nan(inputs, t0.dtype))
+    return _make_solution(problem, fields[0], y0, carry, outputs, make_nan(inputs, t0.dtype))
 
 
 # --- the loop over intervals ----------------------------------------------------------------------
@@ -168,14 +177,25 @@ def _make_rows(problem: Problem) -> _GridRow:
         grid.past_times,
         [None if isinstance(f, bool) else f for f in grid.from_past],
         [make_input_rows(d, sample) for d, sample in zip(inputs, grid.samples, strict=True)],
+        [jax.tree.map(lambda x: x[1:], r) for r in _make_jump_rows(problem)],
     )
+
+
+def _make_jump_rows(problem: Problem) -> list[JumpRow]:
+    """The jumps at every knot."""
+    pairs = zip(problem.jumps, problem.grid.events, strict=True)
+    return [make_jump_rows(jump, number, problem.y0) for jump, number in pairs]
 
 
 def _make_first_carry(problem: Problem, field: Field, initial: Callable, rows: _GridRow) -> _Carry:
     grid, method = problem.grid, problem.method
     stacked = not all(isinstance(age, int) for age in grid.ages)
+    samples_before = any(isinstance(d, Hold) and d.before_jumps for d in problem.delays)
+    at_start = [jax.tree.map(lambda x: x[0], r) for r in _make_jump_rows(problem)]
+    y0 = apply_jumps(problem.jumps, at_start, grid.starts[0], problem.y0, problem.args)
     carry = _Carry(
-        make_knot_buffer(problem.y0, grid.num_knots, stacked),
+        make_knot_buffer(y0, grid.num_knots, stacked),
+        make_knot_buffer(problem.y0, grid.num_knots, stacked) if samples_before else None,
         _make_empty_dense(problem) if grid.num_dense else None,
         None,
         RESULTS.successful,
@@ -205,14 +225,15 @@ def _make_interval(
     """The equation over one interval, with its held states looked up."""
     grid = problem.grid
 
-    def find_held(d):
+    def find_held(hold, d):
         static_age = grid.ages[d]
         age = static_age if isinstance(static_age, int) else row.ages[d]
-        value = carry.knots[age]
+        before = carry.before if hold.before_jumps else None
+        value = (carry.knots if before is None else before)[age]
         if problem.past is None or row.from_past[d] is None:
             return value
-        before = initial(row.past_times[d])
-        return jax.tree.map(lambda b, v: jnp.where(row.from_past[d], b, v), before, value)
+        past = initial(row.past_times[d])
+        return jax.tree.map(lambda p, v: jnp.where(row.from_past[d], p, v), past, value)
 
     number = iter(range(len(problem.delays)))  # the grid counts holds alone
     inputs = iter(row.inputs)
@@ -221,7 +242,7 @@ def _make_interval(
 
     def find_entry(delay):
         if isinstance(delay, Hold):
-            return find_held(next(number))
+            return find_held(delay, next(number))
         return next(inputs) if isinstance(delay, Input) else lagged
 
     history = [find_entry(d) for d in problem.delays]
@@ -245,8 +266,10 @@ def _advance(problem: Problem, field: Field, initial: Callable, carry: _Carry, r
         assert solution.dense is not None
         dense = dense.push(solution.dense)
     failed = (carry.result == RESULTS.successful) & (outcome.result != RESULTS.successful)
+    y1 = apply_jumps(problem.jumps, row.jumps, interval.end, solution.y1, problem.args)
     carry = _Carry(
-        carry.knots.push(solution.y1),
+        carry.knots.push(y1),
+        carry.before.push(solution.y1) if carry.before is not None else None,
         dense,
         adaptive,
         RESULTS.where(failed, outcome.result, carry.result),
@@ -254,7 +277,8 @@ def _advance(problem: Problem, field: Field, initial: Callable, carry: _Carry, r
         problem.meter.step(carry.meter, (row.number + 1) / problem.grid.num_intervals),
     )
     kept = solution.dense if problem.method.keep_dense else None
-    return carry, (solution.y1, is_finite(solution.y1), solution.saves, kept)
+    before = solution.y1 if problem.jumps else None
+    return carry, (y1, is_finite(y1), solution.saves, kept, before)
 
 
 def _merge_equal_holds(problem: Problem, field: Field) -> list[Field]:
@@ -298,21 +322,27 @@ def _find_equal_holds(problem: Problem, number: int) -> tuple[int, ...] | None:
 
 
 def _make_solution(
-    problem: Problem, field: Field, carry: _Carry, outputs: tuple, nan: Array
+    problem: Problem, field: Field, y0: PyTree, carry: _Carry, outputs: tuple, nan: Array
 ) -> Solution:
+    """Puts the answer together. `y0` is the state after the jumps at t0."""
     grid, method, times = problem.grid, problem.method, problem.save_times
-    y1s, finite, saves, kept = outputs
+    y1s, finite, saves, kept, before = outputs
     t0, t1 = grid.starts[0], grid.end
     knot_ts = jnp.concatenate([grid.starts, t1[None]])
     # Only `knots` reads all these states: a compiled program that does not return it keeps none.
-    knot_ys = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), problem.y0, y1s)
-    good = jnp.concatenate([is_finite(problem.y0)[None], finite])
+    put_first = lambda a, b: jnp.concatenate([a[None], b])
+    knot_ys = jax.tree.map(put_first, y0, y1s)
+    good = jnp.concatenate([is_finite(y0)[None], finite])
     inside = is_within(times.ts, t0, t1)
     result, failed_at = _find_result(problem, knot_ts, good, inside, carry)
 
     valid = lambda ts: ((ts <= failed_at) | jnp.isnan(failed_at)) & grid.covered
     y1 = replace_invalid(valid(t1) & good[-1], carry.knots[0], nan)
-    at_ts = replace_invalid(valid(times.ts) & inside, in_order_of_times(times, saves), nan)
+    saved = in_order_of_times(times, saves)
+    if problem.jumps and saved is not None:
+        at_end = jax.vmap(select, in_axes=(0, None, 0))
+        saved = at_end(is_close(times.ts, t1), carry.knots[0], saved)
+    at_ts = replace_invalid(valid(times.ts) & inside, saved, nan)
     dense, at_steps = None, None
     if kept is not None:
         linear = diffrax.LocalLinearInterpolation
@@ -323,14 +353,19 @@ def _make_solution(
         step_ys = replace_invalid(valid(step_ts) | jnp.isinf(step_ts), step_ys, nan)
         at_steps = step_ts, step_ys, count
     ts, ys = collect(
-        *(problem.saveat, problem.args, (t0, problem.y0), (t1, y1), (times.ts, at_ts), at_steps)
+        *(problem.saveat, problem.args, (t0, y0), (t1, y1), (times.ts, at_ts), at_steps)
     )
+    at_knots = lambda ys: replace_invalid(valid(knot_ts) & good, ys, nan)
+    knots_after = at_knots(knot_ys)
+    knots_before = knots_after
+    if problem.jumps:
+        knots_before = at_knots(jax.tree.map(put_first, problem.y0, before))
     return Solution(
         t0=t0,
         t1=t1,
         ts=ts,
         ys=ys,
-        knots=Knots(knot_ts, replace_invalid(valid(knot_ts) & good, knot_ys, nan)),
+        knots=Knots(knot_ts, knots_after, knots_before),
         stats=_make_stats(problem, field, carry),
         result=result,
         failed_at=lax.stop_gradient(failed_at),

@@ -43,12 +43,12 @@ class Basins(NamedTuple):
             others = i == len(colours)
             colour, label = ("grey", "others") if others else (colours[i], f"attractor {i + 1}")
             there = self.labels >= i if others else self.labels == i
-            marks.append(_area(self.x, self.y, there, colour, label))
+            marks.append(draw_area(self.x, self.y, there, colour, label))
         for points in self.attractors[: len(colours)]:
             marks.append(Points(points[:, 0], points[:, 1], colour="blue", size=2))
         escaping = float(np.mean(self.labels < 0))
         caption = f"Starts, coloured by the attractor of their orbit; {escaping:.0%} escape."
-        return Figure(name, caption, [_plane(self.x, self.y, marks, xlabel, ylabel)])
+        return Figure(name, caption, [draw_plane(self.x, self.y, marks, xlabel, ylabel)])
 
 
 def basins(
@@ -160,11 +160,11 @@ class StabilityRegion(NamedTuple):
     ) -> Figure:
         """Draws the stable region and its boundary."""
         marks: list[Mark] = [
-            _area(self.x, self.y, self.stable, "sky", "stable"),
+            draw_area(self.x, self.y, self.stable, "sky", "stable"),
             Points(self.boundary[:, 0], self.boundary[:, 1], "boundary", "blue", size=1.5),
         ]
         caption = f"The {xlabel} and {ylabel} for which all multipliers lie inside the unit circle."
-        return Figure(name, caption, [_plane(self.x, self.y, marks, xlabel, ylabel)])
+        return Figure(name, caption, [draw_plane(self.x, self.y, marks, xlabel, ylabel)])
 
 
 def stability_region(make: Callable[..., Any], x: Values, y: Values) -> StabilityRegion:
@@ -187,16 +187,21 @@ def stability_region(make: Callable[..., Any], x: Values, y: Values) -> Stabilit
       square matrix, such as the `jacobian` of a `KnotMap` at a known fixed point.
     - `x`, `y`: Increasing values of the first and second parameter.
     """
-    xs, ys = (check_values("stability_region", n, v) for n, v in (("x", x), ("y", y)))
-    for name, values in (("x", xs), ("y", ys)):
-        if values.ndim != 1 or len(values) < 2 or np.any(np.diff(values) <= 0):
-            raise ValueError(
-                f"stability_region got {name} of shape {values.shape}; expected at least two "
-                "finite values that increase, such as jnp.linspace(0.1, 4, 100)."
-            )
-    pairs = np.stack(np.meshgrid(xs, ys), axis=-1)
+    xs, ys, pairs = make_grid("stability_region", x, y)
     radius = _radius(make, pairs.reshape(-1, 2)).reshape(pairs.shape[:2])
     return StabilityRegion(xs, ys, radius, _boundary(make, pairs, radius < 1))
+
+
+def make_grid(name: str, x: Values, y: Values) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The checked values of two parameters, and all pairs of them."""
+    xs, ys = (check_values(name, which, v) for which, v in (("x", x), ("y", y)))
+    for which, values in (("x", xs), ("y", ys)):
+        if values.ndim != 1 or len(values) < 2 or np.any(np.diff(values) <= 0):
+            raise ValueError(
+                f"{name} got {which} of shape {values.shape}; expected at least two finite values "
+                "that increase, such as jnp.linspace(0.1, 4, 100)."
+            )
+    return xs, ys, np.stack(np.meshgrid(xs, ys), axis=-1)
 
 
 def _radius(make: Callable, pairs: Float[np.ndarray, "pairs 2"]) -> Float[np.ndarray, " pairs"]:
@@ -227,14 +232,9 @@ def _boundary(
     make: Callable, pairs: Float[np.ndarray, "ny nx 2"], stable: Bool[np.ndarray, "ny nx"]
 ) -> Float[np.ndarray, "_ 2"]:
     """Bisects each edge of the grid that has a stable and an unstable end."""
-    across, along = stable[:, 1:] != stable[:, :-1], stable[1:] != stable[:-1]
-    ends = [(pairs[:, :-1], pairs[:, 1:], stable[:, :-1], across)]
-    ends += [(pairs[:-1], pairs[1:], stable[:-1], along)]
-    first, second, inside = (np.concatenate([end[i][end[3]] for end in ends]) for i in range(3))
-    if not len(first):
-        return np.empty((0, 2))
-    good = np.where(inside[:, None], first, second)
-    bad = np.where(inside[:, None], second, first)
+    good, bad = find_edges(pairs, stable)
+    if not len(good):
+        return good
     for _ in range(52 if jnp.result_type(float) == jnp.float64 else 24):
         middle = (good + bad) / 2
         here = (_radius(make, middle) < 1)[:, None]
@@ -242,7 +242,21 @@ def _boundary(
     return (good + bad) / 2
 
 
-def _area(x: np.ndarray, y: np.ndarray, there: np.ndarray, colour: str, label: str | None) -> Line:
+def find_edges(
+    pairs: Float[np.ndarray, "ny nx 2"], stable: Bool[np.ndarray, "ny nx"]
+) -> tuple[Float[np.ndarray, "_ 2"], Float[np.ndarray, "_ 2"]]:
+    """The stable and the unstable end of each edge of the grid that has both."""
+    across, along = stable[:, 1:] != stable[:, :-1], stable[1:] != stable[:-1]
+    ends = [(pairs[:, :-1], pairs[:, 1:], stable[:, :-1], across)]
+    ends += [(pairs[:-1], pairs[1:], stable[:-1], along)]
+    first, second, inside = (np.concatenate([end[i][end[3]] for end in ends]) for i in range(3))
+    good = np.where(inside[:, None], first, second)
+    return good, np.where(inside[:, None], second, first)
+
+
+def draw_area(
+    x: np.ndarray, y: np.ndarray, there: np.ndarray, colour: str, label: str | None
+) -> Line:
     """A region of a grid as thick strokes along its rows. A panel is about 230 points high."""
     xs, ys = [np.empty(0)], [np.empty(0)]
     step = (x[-1] - x[0]) / (len(x) - 1)
@@ -254,6 +268,6 @@ def _area(x: np.ndarray, y: np.ndarray, there: np.ndarray, colour: str, label: s
     return Line(np.concatenate(xs), np.concatenate(ys), label, colour, width=260 / len(y))
 
 
-def _plane(x: np.ndarray, y: np.ndarray, marks: list[Mark], xlabel: str, ylabel: str) -> Panel:
+def draw_plane(x: np.ndarray, y: np.ndarray, marks: list[Mark], xlabel: str, ylabel: str) -> Panel:
     ends = [(float(values[0]), float(values[-1])) for values in (x, y)]
     return Panel(marks, "", xlabel, ylabel, xlim=ends[0], ylim=ends[1])

@@ -19,6 +19,21 @@ _MORE_DIGITS = (
 )
 
 
+def has_too_many_digits(ts: Float[np.ndarray, " n"], ys: Float[np.ndarray, "n states"]) -> bool:
+    """Whether float32 resolves these times or states badly."""
+    eps = float(jnp.finfo(jnp.float32).eps)
+    gap = float(np.median(np.diff(ts)))
+    repeated = np.any(np.diff(ts.astype(np.float32)) <= 0)
+    missing = np.isnan(ys)
+    mean = np.where(missing, 0.0, ys).sum(axis=0) / np.maximum((~missing).sum(axis=0), 1)
+    known = np.where(missing, mean, ys)
+    largest = np.abs(known).max(axis=0)
+    unit = np.where(largest > 0, largest, 1.0)  # squares of large numbers overflow
+    spread = (known / unit).std(axis=0) * unit
+    lost = (largest * eps * 1000 > spread) & (spread > 0)
+    return bool(repeated or np.abs(ts).max() * eps * 100 > gap or lost.any())
+
+
 def check_precision(trajectories: Sequence[Trajectory], origin: float) -> None:
     """Raises if times or states need more digits than JAX's precision has."""
     dtype = jnp.zeros(()).dtype

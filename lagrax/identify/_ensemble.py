@@ -1,6 +1,8 @@
 """The members of an ensemble, learned by gradients or from a library of monomials."""
 
+import warnings
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -12,7 +14,7 @@ from .._solve.delays import Delay
 from ..training import Series, train
 from ._checks import check_coefficients
 from ._dataset import Dataset
-from ._fields import Equation, Network, Polynomial, drop_small_terms
+from ._fields import Equation, Network, Polynomial, add_pull, drop_small_terms
 from ._optimise import HeldOutMetric, WindowLoss, make_optimiser, minimise_squares
 from ._options import Options
 from ._regression import (
@@ -25,16 +27,79 @@ from ._regression import (
     select_terms,
 )
 from ._series import compute_scale
-from ._simulation import WindowArrays, count_members, take_member, to_jax
+from ._simulation import SolveSetup, WindowArrays, count_members, take_member, to_jax
+from ._speed import MOST_SHARE, MOST_STEPS, count_steps, find_longest_interval, measure_speed
 from ._windows import Window, draw_windows
 
 # Terms that move a state by less than these shares of its largest term are left out on trial.
 SMALL = (0.1, 0.01)
+# Errors below this share of the deviation are not noise that is worth forgetting.
+NOISY = 0.1
 # A term below this share comes from interpolation between samples, not from the equation.
 NEGLIGIBLE = 1e-5
 # Least squares refines fields of at most this many parameters, on at most this many windows.
 MOST_REFINED = 100
 MOST_SQUARED = 200
+# Times that training starts, with more steps if the learned equation turns out to need them.
+MOST_TRIES = 3
+
+
+class Lesson(NamedTuple):
+    """The data to learn from.
+
+    `windows` are those to learn from, and `learning` and `held_out` are arrays. `delays` have
+    numbers for their periods.
+    """
+
+    dataset: Dataset
+    windows: Sequence[Window]
+    learning: WindowArrays
+    held_out: WindowArrays
+    delays: Sequence[Delay]
+
+
+def learn_members(
+    setup: SolveSetup, lesson: Lesson, options: Options
+) -> tuple[SolveSetup, PyTree, dict[str, Series]]:
+    """Learns the members with as many steps as the learned equation needs.
+
+    Returns the setup with these steps, the members and the losses.
+    """
+    dataset, start = lesson.dataset, None
+    if options.field == "library":
+        start = _start_library(setup, lesson, options)
+        setup = _take_enough_steps(setup, start.equations[0], lesson, options)
+    for tries_left in range(MOST_TRIES)[::-1]:
+        loss = WindowLoss(setup, jnp.asarray(dataset.scale, float))
+        if start is None:
+            windows = lesson.learning, lesson.held_out
+            members, losses = train_ensemble(loss, dataset, *windows, options)
+        else:
+            members, losses = _refine_library(start, loss), {}
+        enough = _take_enough_steps(setup, take_member(members, 0), lesson, options)
+        if enough.steps == setup.steps or not tries_left:
+            return setup, members, losses
+        setup = enough
+    raise AssertionError
+
+
+def _take_enough_steps(
+    setup: SolveSetup, equation: Equation, lesson: Lesson, options: Options
+) -> SolveSetup:
+    """The setup with more steps, if an equation of this speed needs them."""
+    if options.steps is not None:
+        return setup
+    assert setup.steps is not None
+    longest = find_longest_interval(lesson.delays, [lesson.learning], setup.inputs)
+    speed = measure_speed(equation.field, lesson.dataset, lesson.delays)
+    if speed * longest > MOST_SHARE * MOST_STEPS:
+        warnings.warn(
+            f"The learned equation changes within {1 / speed:.2g}, and samples or knots are up to "
+            f"{longest:.2g} apart: the {MOST_STEPS} steps that training takes between them are too "
+            "few. Give more `steps`, or samples that show how fast it is.",
+            stacklevel=4,
+        )
+    return setup._replace(steps=count_steps(speed, longest, setup.steps))
 
 
 def build_field(options: Options, dataset: Dataset, key: Array) -> Callable:
@@ -100,18 +165,18 @@ def _refine(members: PyTree, loss: WindowLoss, windows: WindowArrays, seed: int)
     return jax.tree.map(lambda *x: jnp.stack(x) if eqx.is_array(x[0]) else x[0], *refined)
 
 
-def fit_library(
-    loss: WindowLoss,
-    dataset: Dataset,
-    windows: Sequence[Window],
-    arrays: WindowArrays,
-    delays: Sequence[Delay],
-    options: Options,
-) -> PyTree:
-    """Selects terms by regression, then refines their coefficients by solving the equation.
+class LibraryStart(NamedTuple):
+    """The members of a library as regression has them, the windows of each, and how much each term
+    with coefficient 1 moves each state."""
 
-    `arrays` are the `windows` stacked, and `delays` have numbers for their periods.
-    """
+    equations: list[Equation]
+    data: list[WindowArrays]
+    sizes: Float[np.ndarray, "terms states"]
+
+
+def _start_library(setup: SolveSetup, lesson: Lesson, options: Options) -> LibraryStart:
+    """Selects terms and finds their coefficients by regression."""
+    dataset, windows, delays = lesson.dataset, lesson.windows, lesson.delays
     variables = dataset.states * (1 + len(delays)) + dataset.inputs
     powers = list_monomials(variables, options.degree)
     check_selection_cost(len(powers), len(windows))
@@ -122,19 +187,23 @@ def fit_library(
     used = tuple(tuple(j in own for own in chosen) for j in terms)
     term_powers = tuple(tuple(int(p) for p in powers[j]) for j in terms)
     rng = np.random.default_rng(options.seed)
-    members, data, error = [], [], 0.0
+    equations, data = [], []
     for i in range(options.ensemble):
         drawn = draw_windows(rng, len(windows), i)
         start = regress(NormalEquations(*(part[drawn] for part in normal)), chosen, terms)
         check_coefficients(start)
         field = Polynomial(jnp.asarray(start, float), used, term_powers)
-        equation = Equation(field, jnp.zeros(len(loss.setup.periods)))
-        data.append(_take_windows(arrays, drawn))
-        member, squares = minimise_squares(equation, loss, data[-1])
-        members.append(member)
-        error += squares
+        equations.append(Equation(field, jnp.zeros(len(setup.periods))))
+        data.append(_take_windows(lesson.learning, drawn))
     sizes = np.sqrt(np.einsum("wstt->ts", normal.for_terms(np.array(terms)).columns))
-    members = _simplify(members, loss, data, sizes, error)
+    return LibraryStart(equations, data, sizes)
+
+
+def _refine_library(start: LibraryStart, loss: WindowLoss) -> PyTree:
+    """Refines the coefficients by solving the equation, and drops terms that are not needed."""
+    members, error = _minimise_all(start.equations, loss, start.data)
+    members, error = _simplify(members, loss, start.data, start.sizes, error)
+    members = _add_pull(members, loss, start.data, error)
     return jax.tree.map(lambda *x: jnp.stack(x), *members)
 
 
@@ -144,19 +213,53 @@ def _simplify(
     data: Sequence[WindowArrays],
     sizes: Float[np.ndarray, "terms states"],
     error: float,
-) -> list[Equation]:
-    """Drops terms that hardly move a state, if Schwarz's criterion prefers the fit without them."""
+) -> tuple[list[Equation], float]:
+    """Drops terms that hardly move a state, if Schwarz's criterion prefers the fit without them.
+
+    Returns the members and the sum of their squares.
+    """
     kept = drop_small_terms(members, sizes, NEGLIGIBLE)
-    count = sum(int(np.sum(windows.weights > 0)) for windows in data)
+    count = _count_values(data)
     for least in SMALL:
         fewer = drop_small_terms(members, sizes, least)
         dropped = _count_terms(kept) - _count_terms(fewer)
         if dropped:
-            pairs = zip(fewer, data, strict=True)
-            refitted = [minimise_squares(equation, loss, windows) for equation, windows in pairs]
-            if sum(squares for _, squares in refitted) <= error * count ** (dropped / count):
-                return [equation for equation, _ in refitted]
-    return kept
+            refitted, squares = _minimise_all(fewer, loss, data)
+            if squares <= error * count ** (dropped / count):
+                return refitted, squares
+    return kept, error
+
+
+def _add_pull(
+    members: list[Equation], loss: WindowLoss, data: Sequence[WindowArrays], error: float
+) -> list[Equation]:
+    """Adds a pull of each state towards a level, if Schwarz's criterion asks for it.
+
+    Regression on noisy states does not see that they forget the noise they start from, since each
+    window has a constant of its own there. Solutions from measured starts do.
+    """
+    count = _count_values(data)
+    if error < NOISY**2 * count:
+        return members
+    more = add_pull(members)
+    added = _count_terms(more) - _count_terms(members)
+    if not added:
+        return members
+    refitted, squares = _minimise_all(more, loss, data)
+    return refitted if squares * count ** (added / count) < error else members
+
+
+def _minimise_all(
+    members: Sequence[Equation], loss: WindowLoss, data: Sequence[WindowArrays]
+) -> tuple[list[Equation], float]:
+    """Least squares for each member on its own windows, and the sum of all squares."""
+    pairs = zip(members, data, strict=True)
+    fitted = [minimise_squares(equation, loss, windows) for equation, windows in pairs]
+    return [equation for equation, _ in fitted], sum(squares for _, squares in fitted)
+
+
+def _count_values(data: Sequence[WindowArrays]) -> int:
+    return sum(int(np.sum(windows.weights > 0)) for windows in data)
 
 
 def _count_terms(members: Sequence[Equation]) -> int:

@@ -4,6 +4,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import diffrax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
@@ -14,10 +16,10 @@ from ._options import Options
 from ._series import Trajectory
 from ._simulation import (
     PERIOD_ROOM,
+    STEPS_A_SAMPLE,
     LinearPast,
     SolveSetup,
     WindowArrays,
-    choose_steps,
     compile_simulation,
     count_intervals,
     count_members,
@@ -26,24 +28,29 @@ from ._simulation import (
     take_member,
     to_jax,
 )
+from ._speed import choose_steps, find_longest_interval
 from ._windows import Window
+
+# A solution this many standard deviations away from the measurements runs away.
+FAR = 1000.0
 
 
 def prepare_setup(
     dataset: Dataset,
     options: Options,
     periods: tuple[float, ...],
-    spans: Sequence[tuple[float, float]],
+    windows: Sequence[WindowArrays],
 ) -> SolveSetup:
-    """The arguments of `solve` for windows of these `spans`, with steps chosen by the sampling
-    unless the user gave them. `periods` are the scanned ones of the periods to learn."""
+    """The arguments of `solve` for these `windows`, with steps chosen by the sampling unless the
+    user gave them. `periods` are the scanned ones of the periods to learn."""
     inputs = dataset.inputs > 0
-    setup = SolveSetup(list(options.delays), periods, None, 1, options.solver, inputs)
-    longest = max(b - a for a, b in spans)
+    unit = jnp.asarray(dataset.scale, float)
+    setup = SolveSetup(list(options.delays), periods, None, 1, options.solver, inputs, unit)
     delays = with_periods(options.delays, periods)
+    longest = find_longest_interval(delays, windows, inputs)
     return setup._replace(
-        intervals=_count_intervals(setup, spans),
-        steps=options.steps or choose_steps(delays, dataset.gap, longest, inputs),
+        intervals=_count_intervals(setup, [span for w in windows for span in w.spans]),
+        steps=options.steps or choose_steps(longest, dataset.gap, delays, inputs),
     )
 
 
@@ -58,7 +65,8 @@ class FittedModel(NamedTuple):
 
     - `members`: the equations of the ensemble, stacked.
     - `delays`: those of the first member, with numbers for their periods.
-    - `has_given_steps`: whether the user has chosen the steps.
+    - `has_given_steps`: whether the user has chosen the steps. Otherwise only training uses equal
+      ones.
     """
 
     dataset: Dataset
@@ -86,7 +94,9 @@ class FittedModel(NamedTuple):
 
     def solve_windows(self, windows: WindowArrays) -> Float[np.ndarray, "windows samples states"]:
         """The mean of the members over each window."""
-        return np.asarray(predict_mean(self.members, self.setup, to_jax(windows)))
+        intervals = _count_intervals(self.setup, windows.spans)
+        setup = self.setup._replace(steps=self._choose_steps(windows.spans), intervals=intervals)
+        return np.asarray(predict_mean(self.members, setup, to_jax(windows)))
 
     def measure_error(self, windows: WindowArrays) -> Float[np.ndarray, " states"]:
         """The root mean square error over the windows, in the unit of each state."""
@@ -102,7 +112,7 @@ class FittedModel(NamedTuple):
         span = (float(shifted[0]), float(shifted[-1]))
         learned = bool(self.setup.periods)
         setup = self.setup._replace(
-            steps=self._choose_steps(span),
+            steps=self._choose_steps([span]),
             intervals=_count_intervals(self.setup, [span]) if learned else None,
         )
         # A user's function may close over values that change, so it is compiled anew.
@@ -112,18 +122,33 @@ class FittedModel(NamedTuple):
         members = [take_member(self.members, i) for i in range(count_members(self.members))]
         states = np.stack([np.asarray(run(m, setup, past, us)) for m in members])
         if not np.all(np.isfinite(states)):
-            warnings.warn(
-                "The learned equation does not stay finite there; later values are NaN. It was "
-                "learned near the measured states, and may diverge from others.",
-                stacklevel=3,
-            )
+            warnings.warn(self._explain_failure(states), stacklevel=3)
         return states
 
-    def _choose_steps(self, span: tuple[float, float]) -> int:
-        """Without delays, the whole span is one interval."""
+    def _explain_failure(self, states: Float[np.ndarray, "members times states"]) -> str:
+        """Why a solution ends: it grows without bound, or is too fast for its solver."""
+        away = np.abs(states - self.dataset.centre) / self.dataset.scale
+        if np.nanmax(away, initial=0.0) > FAR:
+            return (
+                "The learned equation does not stay finite there; later values are NaN. It was "
+                "learned near the measured states, and may diverge from others."
+            )
+        return (
+            f"The learned equation needs more than {STEPS_A_SAMPLE} steps between two of these "
+            "times; later values are NaN. It may grow without bound there. If not, give more "
+            "times, or a solver for stiff equations, such as solver=diffrax.Kvaerno5()."
+        )
+
+    def _choose_steps(self, spans: Sequence[tuple[float, float]]) -> int | None:
+        """None, for steps under error control, unless the user or the solver wants equal ones.
+
+        Without delays, a whole span is one interval.
+        """
+        if isinstance(self.setup.solver, diffrax.AbstractAdaptiveSolver):
+            return self.setup.steps if self.has_given_steps else None
         if self.setup.delays or self.setup.inputs or self.has_given_steps:
             return self.setup.steps
-        return max(4, int(np.ceil((span[1] - span[0]) / (2 * self.dataset.gap))))
+        return max(4, int(np.ceil(max(b - a for a, b in spans) / (2 * self.dataset.gap))))
 
     def predict(self, trajectory: Trajectory, horizon: int) -> Float[np.ndarray, "samples states"]:
         """Restarts from the measurements every `horizon` samples."""
@@ -131,13 +156,8 @@ class FittedModel(NamedTuple):
         first, last = self.find_first_start(trajectory), len(shifted.ts) - 1
         windows = [Window(0, s, min(s + horizon, last)) for s in range(first, last, horizon)]
         arrays = stack_windows([shifted], windows, self.delays)
-        setup = self.setup._replace(
-            intervals=_count_intervals(self.setup, arrays.spans),
-            steps=self._choose_steps(max(arrays.spans, key=lambda span: span[1] - span[0])),
-        )
         out = shifted.filled.copy()
-        solved = self._replace(setup=setup).solve_windows(arrays)
-        for w, y in zip(windows, solved, strict=True):
+        for w, y in zip(windows, self.solve_windows(arrays), strict=True):
             out[w.first + 1 : w.last + 1] = y[1 : w.last - w.first + 1]
         return out
 

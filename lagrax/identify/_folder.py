@@ -192,7 +192,7 @@ def restore_model(
     _check_intervals(dataset, delays)
     split = split_windows(dataset.shifted, saved.window, delays, options.validation)
     windows = stack_windows(dataset.shifted, [*split.learning, *split.held_out], delays)
-    setup = prepare_setup(dataset, options, saved.periods, windows.spans)
+    setup = prepare_setup(dataset, options, saved.periods, [windows])
     if options.field == "mlp" and options.depth >= len(arrays.members):
         raise ValueError(f"depth is {options.depth}, with {len(arrays.members)} arrays")
     # Shapes only, because an array of the size that the file claims may not fit into memory.

@@ -17,17 +17,20 @@ from ..training._files import checked_path
 from ..training._machine import load
 from ._checks import IdentifyError, check_finite, check_held_out
 from ._dataset import prepare_dataset
-from ._ensemble import fit_library, train_ensemble
+from ._ensemble import Lesson, learn_members
+from ._errors import Errors, find_band, measure_errors
 from ._fields import Polynomial, choose_symbols, name_variables
 from ._fitted import FittedModel, match_periods, prepare_setup
-from ._frames import is_frame, read_values, replace_states
-from ._optimise import WindowLoss
+from ._frames import is_frame, read_values, replace_states, split_groups
 from ._options import DEFAULTS, Options, check_options
 from ._periods import check_sampling, find_periods, prepare_comparison
 from ._regression import check_library_size
 from ._series import Trajectory, check_numbers, is_list_of_series, read_series, take_states
 from ._simulation import LinearPast, sample_past, stack_windows
 from ._windows import Split, default_window, split_windows
+
+# Standard deviations that hold 90 % of a normal distribution.
+SPREADS = 1.645
 
 # (times, states), or (times,) if a series or an initial value had no axis of states.
 States = Float[np.ndarray, "times ..."]
@@ -38,8 +41,9 @@ class Forecast(NamedTuple):
 
     - `ts`: the times.
     - `mean`: the mean over the ensemble, a row for each time, shaped as the fitted series.
-    - `low`, `high`: two standard deviations below and above. The variance is the sum of that
-      between the members and the mean square error on held-out windows.
+    - `low`, `high`: the band that should hold 90 % of later measurements. It comes from the errors
+      of predictions as far ahead from many samples of the series (split conformal prediction), and
+      is at least as wide as the spread between the members.
     """
 
     ts: Float[np.ndarray, " times"]
@@ -65,7 +69,8 @@ class Identifier(Options):
     - `degree`: the highest degree of the library's monomials.
     - `window`: the number of samples that training predicts from one measured start. Short windows
       make long and chaotic series easy; long ones average noise. By default 16, or more to span
-      twice the reach of the delays, and at most a quarter of the shortest trajectory.
+      twice the reach of the delays, at most a quarter of the shortest trajectory or half of a short
+      one. Four short trajectories or more are predicted whole.
     - `ensemble`: the number of models, trained from different starts. More than one makes a band
       around forecasts.
     - `validation`: the share at the end of each trajectory that is held out, to stop early. Of many
@@ -73,8 +78,8 @@ class Identifier(Options):
     - `iterations`, `learning_rate`, `batch_size`: the settings of Adam. Its learning rate decays to
       a hundredth.
     - `patience`: training stops when held-out windows have not improved for this many iterations.
-    - `steps`: the solver's steps in each interval between knots, by default one for every two
-      samples.
+    - `steps`: the solver's steps in each interval between knots. By default, training takes one
+      for every two samples, or as many as the equation needs, and predictions control their error.
     - `solver`: a solver of diffrax, used with equal steps.
     - `seed`: the random seed. Results are reproducible.
     - `progress`: whether to show the progress of training on stderr.
@@ -122,7 +127,13 @@ class Identifier(Options):
     # --- learning
 
     def fit(
-        self, ts: Any, ys: Any = None, inputs: Any = None, *, time: str | None = None
+        self,
+        ts: Any,
+        ys: Any = None,
+        inputs: Any = None,
+        *,
+        time: str | None = None,
+        by: str | None = None,
     ) -> "Identifier":
         """Learns from one trajectory, or from a list of them.
 
@@ -136,10 +147,13 @@ class Identifier(Options):
 
         Or give one data frame and the names of its columns,
         `fit(frame, ["x", "y"], inputs=["u"], time="hour")`. Without `ys`, all other columns are
-        states.
+        states. If the frame holds several trajectories, `by="subject"` names the column that tells
+        them apart.
         """
         check_options(self)
         self.__dict__.pop("_model", None)
+        if by is not None:
+            ts = split_groups(ts, by)
         series = read_series(ts, ys, inputs, time=time)
         dataset = prepare_dataset(series, self.delays, self.field, self.degree)
         if self.field == "library":
@@ -153,13 +167,9 @@ class Identifier(Options):
         learning, held_out = (stack_windows(dataset.shifted, w, delays) for w in split[:2])
         check_held_out(series, held_out.weights)
         periods = match_periods(self.delays, delays)
-        setup = prepare_setup(dataset, self, periods, [*learning.spans, *held_out.spans])
-        loss = WindowLoss(setup, jnp.asarray(dataset.scale, float))
-        if self.field == "library":
-            members = fit_library(loss, dataset, split.learning, learning, delays, self)
-            losses = {}
-        else:
-            members, losses = train_ensemble(loss, dataset, learning, held_out, self)
+        setup = prepare_setup(dataset, self, periods, [learning, held_out])
+        lesson = Lesson(dataset, split.learning, learning, held_out, delays)
+        setup, members, losses = learn_members(setup, lesson, self)
         model = FittedModel.of_members(dataset, setup, members, self.steps is not None)
         error = model.measure_error(held_out)
         check_finite(error)
@@ -184,7 +194,7 @@ class Identifier(Options):
         losses: dict[str, Series],
         error: np.ndarray,
     ) -> None:
-        self._model = model
+        self._model, self._errors = model, None
         self._columns = model.dataset.series[0].columns
         self.series_ = model.dataset.series
         self.n_features_in_ = model.dataset.states
@@ -328,9 +338,19 @@ class Identifier(Options):
         past = _make_past(*sample_past(self._model.dataset.shifted[-1].until(known), self.delays_))
         runs = self._model.simulate(whole, past, us)[:, len(series.ts) - known :]
         mean, spread = runs.mean(axis=0), runs.std(axis=0)
-        width = 2 * np.sqrt(spread**2 + self.error_**2)
+        errors = self._measure_errors(len(whole) - 1)
+        band = find_band(errors, self._model.dataset.scale)
+        width = np.maximum(band(ts - series.ts[known]), SPREADS * spread)
         lines = (mean, mean - width, mean + width)
         return Forecast(ts, *(_reshape(line, self._flat) for line in lines))
+
+    def _measure_errors(self, horizon: int) -> Errors:
+        """Errors of predictions up to `horizon` samples ahead, which are kept for shorter ones."""
+        kept = self._errors
+        if kept is None or kept[0] < horizon:
+            errors = measure_errors(self._model, self.held_out_from_, horizon)
+            self._errors = kept = horizon, errors
+        return kept[1]
 
     def equations(
         self, states: Sequence[str] | None = None, inputs: Sequence[str] | None = None

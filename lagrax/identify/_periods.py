@@ -159,13 +159,43 @@ def find_periods(
             low = max(learn.low, LEAST_SAMPLES * comparison.gap) if held else learn.low
             low = min(low, 0.999 * learn.high)
             latest = max(float(np.abs(t.ts).max()) for t in comparison.trajectories)
-            periods[i], scans[i] = _scan_period(errors, low, learn.high, latest, progress)
+            scanned = _scan_period(errors, low, learn.high, latest, progress)
+            scans[i] = scanned.scan
+            periods[i] = scanned.longest if held else _find_shortest(errors, scanned)
     return with_periods(delays, periods), scans
+
+
+class _Scanned(NamedTuple):
+    """A scan and the longest of the periods that explain the series about as well as the best.
+
+    `found` has the errors of each period tried.
+    """
+
+    scan: Scan
+    longest: float
+    found: list[WindowErrors]
+    latest: float
+
+
+def _find_shortest(errors: Callable[[float], WindowErrors], scanned: _Scanned) -> float:
+    """The best period of the shortest ones that explain the series about as well as any.
+
+    On a cycle a lag and its multiples, or its complements, say the same.
+    """
+    scan = scanned.scan
+    if not scan.good.any():
+        return scanned.longest
+    first = int(np.argmax(scan.good))
+    run = np.argmin(np.append(scan.good[first:], False))
+    best = first + int(np.argmin(scan.errors[first : first + run]))
+    ratio = float(scan.periods[1] / scan.periods[0])
+    start = float(scan.periods[best])
+    return _refine_valley(errors, start, scanned.found[best], ratio, scanned.latest)[0]
 
 
 def _scan_period(
     errors: Callable[[float], WindowErrors], low: float, high: float, latest: float, progress: bool
-) -> tuple[float, Scan]:
+) -> _Scanned:
     """Scans from `low` to `high`, then refines the deepest valleys. A change of the period moves
     knots in proportion to their distance from time zero, at most `latest`."""
     # A valley ends where the last knot has moved by half an interval. A tenth resolves it.
@@ -186,7 +216,7 @@ def _scan_period(
     # Of periods that explain the series equally well, the longest has the fewest knots.
     best = max(tau for tau, e in refined if is_not_worse(e, least))
     good = np.array([is_not_worse(e, least) for e in found])
-    return float(best), Scan(grid, np.sqrt(means), good)
+    return _Scanned(Scan(grid, np.sqrt(means), good), float(best), found, latest)
 
 
 def _refine_valley(

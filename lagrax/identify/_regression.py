@@ -3,7 +3,8 @@
 A field that is linear in its coefficients needs no solver. The integrals of its terms along the
 measured series are the columns of a least-squares problem. Integrals are cut at the knots, and held
 states are interpolated from the series. Each window has its own constant, so neither noise in its
-first sample nor drift before it matters.
+first sample nor drift before it matters. So has each part of a window after a gap that is much
+longer than the others, because nothing is known about the states within it.
 
 Each window keeps its own normal equations. Held-out errors are sums of these and subsets of terms
 are submatrices, which is fast enough to try hundreds of periods.
@@ -15,12 +16,12 @@ from itertools import combinations_with_replacement
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from .._solve.delays import Delay
 from ._frames import Columns
 from ._lookback import find_kinks, find_sources
-from ._series import Trajectory, interpolate
+from ._series import Trajectory, find_long_gaps, interpolate
 from ._windows import Window
 
 # Gauss-Legendre nodes on [0, 1], exact for the cube of a parabola.
@@ -28,6 +29,8 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(4)
 _NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2
 
 FOLDS = 5
+# Fewer windows than folds are held out one by one.
+LEAST_WINDOWS = 3
 # Neighbouring windows overlap, so at least this many in a row are held out together.
 IN_A_ROW = 4
 
@@ -86,10 +89,19 @@ def list_monomials(variables: int, degree: int) -> Int[np.ndarray, "terms variab
     return np.array(rows, int).reshape(len(rows), variables)
 
 
-def integrate_terms(
-    trajectory: Trajectory, delays: Sequence[Delay], library: Library
-) -> Float[np.ndarray, "gaps terms"]:
-    """Integrates each term over each gap between samples."""
+class Integrals(NamedTuple):
+    """The integral of each term over each gap between samples, and in which run of samples each
+    sample is. Integrals over the gap between two runs are not known."""
+
+    terms: Float[np.ndarray, "gaps terms"]
+    runs: Int[np.ndarray, " samples"]
+
+
+def integrate_terms(trajectory: Trajectory, delays: Sequence[Delay], library: Library) -> Integrals:
+    """Integrates each term over each gap between samples.
+
+    Runs of samples end at long gaps, and where a delay reads the state within one.
+    """
     ts = trajectory.ts
     kinks = find_kinks(delays, ts[0], ts[-1])
     breaks = np.unique(np.concatenate([ts, kinks]))
@@ -97,13 +109,28 @@ def integrate_terms(
     times = (breaks[:-1, None] + lengths[:, None] * _NODES).ravel()
     middles = np.repeat(middles, len(_NODES))
     gap = np.clip(np.searchsorted(ts, middles, side="right") - 1, 0, len(ts) - 2)
-    states = [interpolate(trajectory, times, kinks)]
-    states += [interpolate(trajectory, find_sources(d, times, middles), kinks) for d in delays]
+    sources = [times, *(find_sources(d, times, middles) for d in delays)]
+    states = [interpolate(trajectory, source, kinks) for source in sources]
     terms = library(np.concatenate([*states, trajectory.us[gap]], axis=1))
     weights = (lengths[:, None] * _WEIGHTS).ravel()
     total = np.zeros((len(ts) - 1, len(library.powers)))
     np.add.at(total, gap, weights[:, None] * terms)
-    return total
+    unknown = np.zeros(len(ts) - 1, bool)
+    long = find_long_gaps(trajectory)
+    for source in sources if long.any() else ():
+        np.logical_or.at(unknown, gap, _lies_in(ts, long, source))
+    return Integrals(total, np.concatenate([[0], np.cumsum(unknown)]))
+
+
+def _lies_in(
+    ts: Float[np.ndarray, " samples"],
+    gaps: Bool[np.ndarray, " samples-1"],
+    times: Float[np.ndarray, " times"],
+) -> Bool[np.ndarray, " times"]:
+    """Whether each of `times` lies within one of the marked `gaps` between `ts`."""
+    place = np.clip(np.searchsorted(ts, times, side="right") - 1, 0, len(ts) - 2)
+    share = (times - ts[place]) / (ts[place + 1] - ts[place])
+    return gaps[place] & (share > 1e-6) & (share < 1 - 1e-6)
 
 
 class NormalEquations(NamedTuple):
@@ -144,10 +171,16 @@ def build_normal_equations(
     squares = np.zeros((len(windows), states))
     for i, w in enumerate(windows):
         integral = np.zeros((w.last - w.first + 1, terms))
-        np.cumsum(integrals[w.trajectory][w.first : w.last], axis=0, out=integral[1:])
-        ys = trajectories[w.trajectory].ys[w.first : w.last + 1]
-        for j, y in enumerate(ys.T):
-            columns[i, j], mixed[i, j], squares[i, j] = _sum_products(integral, y)
+        whole, runs = integrals[w.trajectory]
+        np.cumsum(whole[w.first : w.last], axis=0, out=integral[1:])
+        here = slice(w.first, w.last + 1)
+        for j, y in enumerate(trajectories[w.trajectory].ys[here].T):
+            for run in np.unique(runs[here]):
+                same = runs[here] == run
+                sums = _sum_products(integral[same], y[same])
+                columns[i, j] += sums[0]
+                mixed[i, j] += sums[1]
+                squares[i, j] += sums[2]
     _check_enough(squares, terms, trajectories[0].columns)
     return NormalEquations(columns, mixed, squares)
 
@@ -172,11 +205,11 @@ def _check_enough(squares: np.ndarray, terms: int, columns: Columns) -> None:
             f"{label} does not change within any window, so there is nothing to learn about it. "
             "Leave it out, or give it as an input."
         )
-    if useful.min() < FOLDS:
+    if useful.min() < LEAST_WINDOWS:
         raise ValueError(
             f"The series gives {useful.min()} windows to compare {terms} terms on; expected at "
-            f"least {FOLDS}. Give a longer series or more of them (in Python also a shorter "
-            "`window`)."
+            f"least {LEAST_WINDOWS}. Give a longer series or more of them (in Python also a "
+            "shorter `window`)."
         )
 
 

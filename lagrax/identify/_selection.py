@@ -14,6 +14,7 @@ import numpy as np
 from .._solve.arguments import check_whole
 from .._solve.delays import Delay, Hold, Lag, describe
 from ..plotting import Figure, Panel, Points
+from ._lookback import find_reach
 from ._periods import ComparedSeries, Scan as Scan, WindowErrors, find_periods, prepare_comparison
 from ._regression import MOST_DEGREE, TOO_HIGH, is_not_worse
 from ._series import read_series
@@ -122,7 +123,7 @@ def select_delays(
     Each candidate loses its delays one after the other, the least needed first, as long as the
     held-out error grows by less than two standard errors. Dropping a delay drops all terms with its
     entry of the history. Of the candidates that are then as good as the best, the one with the
-    fewest delays is chosen.
+    fewest delays is chosen, and of several lags the shortest.
 
     **Arguments:**
 
@@ -143,6 +144,10 @@ def select_delays(
     least = min((errors for _, errors in results), key=np.mean)
     good = [c for c, errors in results if is_not_worse(errors, least)]
     best = min(good, key=lambda c: (len(c.kept), c.error))
+    if best.kept and all(isinstance(d, Lag) for d in best.kept):
+        # On a cycle, longer lags say the same as shorter ones.
+        lags = [c for c in good if [*map(type, c.kept)] == [*map(type, best.kept)]]
+        best = min(lags, key=lambda c: find_reach(c.kept))
     return Selection([c for c, _ in results], best)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from .._solve.arguments import real_array
 from ._frames import Columns, Table, dates_message, is_frame, read_values, split_frame
@@ -231,6 +231,32 @@ def fill_gaps(ts: Times, ys: States) -> States:
 def median_gap(trajectories: Sequence[Trajectory]) -> float:
     """The median time between samples."""
     return float(np.median(np.concatenate([np.diff(t.ts) for t in trajectories])))
+
+
+# A gap longer than this many times those around it hides how the states move within it.
+LONG = 6.0
+# Gaps on either side that it is compared with.
+AROUND = 4
+
+
+def find_long_gaps(trajectory: Trajectory) -> Bool[np.ndarray, " gaps"]:
+    """Whether some state was not measured for much longer than around, from each sample to the
+    next."""
+    long = np.zeros(len(trajectory.ts) - 1, bool)
+    for known in {column.tobytes(): column for column in (~np.isnan(trajectory.ys)).T}.values():
+        places = np.flatnonzero(known)
+        apart = np.diff(trajectory.ts[places])
+        if len(apart) > 1 and apart.max() > LONG * apart.min():
+            for i in np.flatnonzero(apart > LONG * _find_usual(apart)):
+                long[places[i] : places[i + 1]] = True
+    return long
+
+
+def _find_usual(apart: Float[np.ndarray, " gaps"]) -> Float[np.ndarray, " gaps"]:
+    """The upper quartile of the gaps around each gap, without it."""
+    padded = np.pad(apart, AROUND, constant_values=np.nan)
+    near = np.lib.stride_tricks.sliding_window_view(padded, 2 * AROUND + 1)
+    return np.nanquantile(np.delete(near, AROUND, axis=1), 0.75, axis=1)
 
 
 def compute_scale(values: Float[np.ndarray, "samples columns"]) -> Float[np.ndarray, " columns"]:

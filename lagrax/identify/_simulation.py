@@ -21,21 +21,25 @@ from ._windows import Window
 
 # Training may change a learned period by this share of the scanned one.
 PERIOD_ROOM = 0.1
+# Adaptive steps between two samples, on average. An equation that needs more is stiff.
+STEPS_A_SAMPLE = 64
 
 
 class SolveSetup(NamedTuple):
     """The arguments of `solve` that training leaves unchanged.
 
     `periods` are the scanned ones of the `Learn`s among `delays`. `intervals` and `steps` are those
-    of `solve` over a window, and `inputs` says whether the field has inputs.
+    of `solve` over a window; without `steps`, errors are controlled relative to `unit`, the size of
+    each state. `inputs` says whether the field has inputs.
     """
 
     delays: list[Delay]
     periods: tuple[float, ...]
     intervals: int | None
-    steps: int
+    steps: int | None
     solver: diffrax.AbstractSolver
     inputs: bool
+    unit: Float[Any, " states"]
 
     def current_delays(self, equation: Equation) -> list[Delay]:
         """The delays with the periods of `equation`."""
@@ -43,6 +47,13 @@ class SolveSetup(NamedTuple):
         return with_periods(
             self.delays, [p * m for p, m in zip(self.periods, factors, strict=True)]
         )
+
+    def choose_solver_steps(self, samples: int) -> dict[str, Any]:
+        """The arguments of `solve` about steps, for a solution at so many `samples`."""
+        if self.steps is not None:
+            return {"steps": self.steps}
+        control: Any = diffrax.PIDController(rtol=1e-5, atol=1e-6 * self.unit)
+        return {"stepsize_controller": control, "max_steps": 1024 + STEPS_A_SAMPLE * samples}
 
 
 class WindowArrays(NamedTuple):
@@ -166,18 +177,6 @@ def count_intervals(
     return max(numbers)
 
 
-def choose_steps(delays: Sequence[Delay], gap: float, span: float, inputs: bool) -> int:
-    """The number of equal steps in each interval, one for every two samples."""
-    if inputs:
-        return 2
-    taus = [read_period(d) for d in delays if is_periodic(d)]
-    if not taus and delays:
-        kinks = find_kinks(delays, -np.inf, np.inf)
-        taus = [float(np.diff(kinks).max(initial=gap))]
-    longest = min([*taus, span])
-    return int(np.clip(np.ceil(longest / (2 * gap)), *((2, 64) if taus else (4, 4096))))
-
-
 def solve_window(
     equation: Equation, setup: SolveSetup, window: WindowArrays
 ) -> Float[Array, "samples states"]:
@@ -203,7 +202,7 @@ def solve_from(
         y0,
         delays=delays,
         solver=setup.solver,
-        steps=setup.steps,
+        **setup.choose_solver_steps(len(ts)),
         intervals=setup.intervals,
         saveat=diffrax.SaveAt(ts=ts),
         gradient=Direct(),

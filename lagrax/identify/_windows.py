@@ -7,13 +7,16 @@ import numpy as np
 
 from .._solve.delays import Delay
 from ._lookback import find_earliest, find_first_instant, find_reach
-from ._series import Trajectory, median_gap
+from ._series import Trajectory, find_long_gaps, median_gap
 
 # More windows hardly add information.
 MOST_WINDOWS = 2000
 MOST_HELD_OUT = 256
 # Of the windows at rest, as many are kept as there are others, and at least these.
 LEAST_AT_REST = 16
+# A series of at most so many samples is short; that many of them can be held out by trajectory.
+SHORT = 32
+LEAST_WHOLE = 4
 
 
 class Window(NamedTuple):
@@ -36,11 +39,18 @@ class Split(NamedTuple):
 
 
 def default_window(trajectories: Sequence[Trajectory], delays: Sequence[Delay]) -> int:
-    """16 samples, or more to span twice the reach of the delays; at most a quarter of the shortest
-    trajectory."""
+    """16 samples, or more to span twice the reach of the delays.
+
+    At most half of a short series and a quarter of a long one. Several short series are predicted
+    whole, since some of them can be held out.
+    """
     reach = find_reach([d for d in delays if d.tau is not None])
     wanted = max(16, int(np.ceil(2 * reach / median_gap(trajectories))))
-    return max(1, min(wanted, min(len(t.ts) for t in trajectories) // 4 + 1))
+    shortest = min(len(t.ts) for t in trajectories)
+    if shortest <= SHORT:
+        whole = len(trajectories) >= LEAST_WHOLE
+        return max(1, min(wanted, shortest - 1 if whole else shortest // 2))
+    return min(wanted, max(SHORT // 2, shortest // 4 + 1))
 
 
 def cut_windows(
@@ -117,6 +127,7 @@ def _usable_windows(
     windows = cut_windows(trajectories, window, 0.0, max(1, window // 4))
     windows = _drop_without_past(trajectories, windows, delays)
     windows = _start_at_measured(trajectories, windows, find_reach(delays))
+    windows = _drop_across_long_gaps(trajectories, windows)
     # Before the first instant of a hold, the equation holds the state that it starts from. That is
     # right only at the start of a trajectory.
     instant = find_first_instant(delays)
@@ -133,6 +144,16 @@ def _drop_without_past(
         if find_earliest(delays, ts[w.first]) >= ts[0] - 1e-9 * (ts[-1] - ts[0]):
             known.append(w)
     return _keep_half(known, windows)
+
+
+def _drop_across_long_gaps(
+    trajectories: Sequence[Trajectory], windows: list[Window]
+) -> list[Window]:
+    """Drops windows that go across a long gap, if half remain. Inputs are old there, and a model
+    that is trained for such horizons needs more steps everywhere."""
+    long = [find_long_gaps(t) for t in trajectories]
+    without = [w for w in windows if not long[w.trajectory][w.first : w.last].any()]
+    return _keep_half(without, windows)
 
 
 def _thin_rest(trajectories: Sequence[Trajectory], windows: list[Window]) -> list[Window]:

@@ -13,9 +13,15 @@ study does, and share its runs.
 """
 
 import dataclasses
+from collections.abc import Sequence
 
+from ..models import DATASETS, paper_intervals, paper_size
+from ..result import ResultTable
+from .claims import Comparison, find_error_rate
 from .protocol import Protocol, Recipe
-from .validation_study import validation_protocol
+from .records import RunRecord
+from .statistics import Spread, get_fine, paper_accuracy
+from .validation_study import HELD_OUT, validation_protocol
 
 # --- the settings ---------------------------------------------------------------------------------
 
@@ -59,6 +65,8 @@ QUESTIONS = (
     ("own fields instead of a shared one, n = 6", "UNPCDDE6", "NPCDDE6"),
 )
 
+# --- continuity -----------------------------------------------------------------------------------
+
 CONTINUITY_DATASET = "mnist"
 CONTINUITY_MODELS = ("UNPCDDE2",)
 
@@ -72,6 +80,8 @@ def continuity_protocol(model: str) -> Protocol:
     return dataclasses.replace(protocol, recipe=Recipe(random_steps=choices))
 
 
+# --- the recipe -----------------------------------------------------------------------------------
+
 RECIPE_DATASET = "cifar10"
 RECIPE_MODELS = ("A4+UNPCDDE5", "A4+NODE")
 
@@ -83,3 +93,99 @@ def recipe_protocol(model: str) -> Protocol:
         learning_rate=3e-3,
         recipe=Recipe(flips=True, shift=2, warmup=2, cosine=True, weight_decay=0.05),
     )
+
+
+def belongs_to_recipe(record: RunRecord) -> bool:
+    return record.run.protocol == recipe_protocol(record.model)
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+# With fewer seeds, intervals are too wide to tell anything.
+FEWEST = 3
+
+
+def ablation_tables(records: Sequence[RunRecord]) -> list[ResultTable]:
+    """The models and the questions, of the runs with the protocol of the validation study."""
+    groups = {
+        model: [x for x in records if (x.dataset, x.model) == (ABLATION_DATASET, model)]
+        for model in ABLATION_MODELS
+    }
+    if not any(groups[model] for model in ABLATION_MODELS if "_" in model):
+        return []  # Only the models of the paper, which the validation study shows.
+    title = f"Ablation, {DATASETS[ABLATION_DATASET]}"
+    models = [_make_model_row(model, group) for model, group in groups.items()]
+    columns = ["model", "τ", "past beside z(t)", "fields", "chosen epoch", "chosen, fine steps"]
+    columns += ["parameters", "seeds"]
+    note = (
+        f"The chosen epoch is the best on {HELD_OUT:,} held-out training images. All models take "
+        "twelve evaluations by midpoint steps and have nearly the same number of parameters. – "
+        "marks models that are not yet trained (`--study ablation`)."
+    )
+    return [ResultTable(columns, models, title, note), _make_question_table(title, groups)]
+
+
+def _make_model_row(model: str, group: Sequence[RunRecord]) -> list[str]:
+    n = paper_intervals(model)
+    return [
+        model,
+        "1" if n == 1 else f"1/{n}",
+        PASTS[model],
+        "own" if model.startswith("UN") else "shared",
+        str(Spread.of([x.chosen for x in group])),
+        str(Spread.of(get_fine(group))),
+        f"{paper_size(model, ABLATION_DATASET)['params']:,}",
+        str(len(group) or "–"),
+    ]
+
+
+def _make_question_table(title: str, groups: dict[str, list[RunRecord]]) -> ResultTable:
+    comparisons = []
+    for question, model, other in QUESTIONS:
+        chosen = [[x.chosen for x in groups[name]] for name in (model, other)]
+        counts = len(chosen[0]), len(chosen[1])
+        if min(counts) >= FEWEST:
+            comparisons.append(Comparison(question, *map(Spread.of, chosen), counts))
+    error_rate = find_error_rate([x.p_value for x in comparisons])
+    names = {question: f"{model} − {other}" for question, model, other in QUESTIONS}
+    verdicts = {"holds": "better", "does not hold": "worse"}
+    rows = []
+    for comparison in comparisons:
+        claim = comparison.judge(error_rate)
+        verdict = verdicts.get(claim.verdict, claim.verdict)
+        seeds = " and ".join(map(str, comparison.seeds))
+        rows.append([claim.claim, names[claim.claim], claim.show_value(), verdict, seeds])
+    note = (
+        "Differences of the mean accuracy at the chosen epoch, with intervals of Welch's test, "
+        f"corrected for the number of questions. {len(comparisons)} of {len(QUESTIONS)} questions "
+        f"have {FEWEST} seeds or more on both sides."
+    )
+    columns = ["question", "models", "difference", "verdict", "seeds"]
+    return ResultTable(columns, rows, f"{title}, one part at a time", note)
+
+
+def recipe_tables(records: Sequence[RunRecord]) -> list[ResultTable]:
+    groups: dict[tuple[str, str], list[RunRecord]] = {}
+    for record in records:
+        groups.setdefault((record.dataset, record.model), []).append(record)
+    rows = [
+        [
+            f"{DATASETS[dataset]}, {model}",
+            str(Spread.of([x.chosen for x in group])),
+            str(Spread.of(get_fine(group))),
+            str(paper_accuracy(dataset, model)),
+            str(len(group)),
+        ]
+        for (dataset, model), group in groups.items()
+    ]
+    if not rows:
+        return []
+    protocol = records[0].run.protocol
+    note = (
+        f"Our own recipe: {protocol.epochs} epochs at a rate of {protocol.learning_rate:g}, "
+        f"{protocol.recipe}. Models and parameters are the paper's, and the steps those of the "
+        "validation study. The epoch is chosen on held-out images. If the accuracy with fine steps "
+        "is far lower, the steps have become part of the model."
+    )
+    columns = ["model", "chosen epoch", "chosen, fine steps", "paper", "seeds"]
+    return [ResultTable(columns, rows, "Recipe study", note)]

@@ -17,6 +17,7 @@ from lagrax.plotting import Figure
 from ..data.errors import join_names
 from ..models import AUGMENTED, DATASETS, TABLE_1
 from ..result import Result, ResultTable, TrainingTime
+from .ablation_study import ablation_tables, belongs_to_recipe, recipe_tables
 from .claims import (
     Comparison,
     Spreads,
@@ -70,6 +71,7 @@ def make_image_result(
     groups = divide_records(records)
     tables = [*_make_measures_table(groups.default), *_make_accuracy_tables(groups.default)]
     tables += validation_tables(groups.validation, groups.default)
+    tables += [*ablation_tables(groups.validation), *recipe_tables(groups.recipe)]
     tables += evaluation_tables(groups.default)
     tables += study_tables(groups.study) if groups.study else ()
     tables += [_make_other_table(groups.other, groups.default)] if groups.other else []
@@ -122,12 +124,13 @@ class RecordGroups(NamedTuple):
     default: Cells
     study: list[RunRecord]
     validation: list[RunRecord]
+    recipe: list[RunRecord]
     other: list[RunRecord]
 
 
 def divide_records(records: Sequence[RunRecord]) -> RecordGroups:
     default: Cells = {}
-    validation, study, other = [], [], []
+    validation, study, recipe, other = [], [], [], []
     for record in records:
         in_study = belongs_to_study(record)
         if in_study:
@@ -136,11 +139,13 @@ def divide_records(records: Sequence[RunRecord]) -> RecordGroups:
             default.setdefault((record.dataset, record.model), []).append(record)
         elif belongs_to_validation(record):
             validation.append(record)
+        elif belongs_to_recipe(record):
+            recipe.append(record)
         elif not in_study:
             other.append(record)
     # Without other settings there is nothing to study.
     study = study if any(not record.is_default for record in study) else []
-    return RecordGroups(default, study, validation, other)
+    return RecordGroups(default, study, validation, recipe, other)
 
 
 def _describe_machines(records: Sequence[RunRecord]) -> dict[str, object]:

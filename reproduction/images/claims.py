@@ -33,11 +33,12 @@ Spreads = dict[tuple[str, str], Spread]
 
 
 class Comparison(NamedTuple):
-    """The claim that `ours`, over all seeds, has a mean not below that of `other`."""
+    """The claim that `ours` has a mean not below that of `other`. `seeds` are their numbers."""
 
     claim: str
     ours: Spread
     other: Spread
+    seeds: tuple[int, int] = (SEEDS, SEEDS)
 
     @property
     def difference(self) -> float:
@@ -46,13 +47,18 @@ class Comparison(NamedTuple):
     @property
     def error(self) -> float:
         """The standard error of the difference."""
-        return math.sqrt((self.ours.std**2 + self.other.std**2) / SEEDS)
+        return math.sqrt(sum(self._variances))
 
     @property
     def freedom(self) -> float:
         """Welch's degrees of freedom."""
-        a, b = self.ours.std**2, self.other.std**2
-        return (SEEDS - 1) * (a + b) ** 2 / (a**2 + b**2) if a + b else SEEDS - 1.0
+        (a, b), (m, n) = self._variances, self.seeds
+        return (a + b) ** 2 / (a**2 / (m - 1) + b**2 / (n - 1)) if a + b else min(m, n) - 1.0
+
+    @property
+    def _variances(self) -> tuple[float, float]:
+        """Of the two means."""
+        return self.ours.std**2 / self.seeds[0], self.other.std**2 / self.seeds[1]
 
     @property
     def p_value(self) -> float:

@@ -520,7 +520,7 @@ def test_cobweb_steps_between_graph_and_diagonal(x64):
 
 def test_strokes_cover_a_region():
     there = np.array([[True, True, False, True], [False] * 4])
-    stroke = _planes._area(np.arange(4.0), np.arange(2.0), there, "sky", None)
+    stroke = _planes.draw_area(np.arange(4.0), np.arange(2.0), there, "sky", None)
     np.testing.assert_array_equal(stroke.x, [-0.25, 1.25, np.nan, 2.75, 3.25, np.nan])
 
 

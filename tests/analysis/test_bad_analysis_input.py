@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from helpers.refusals import HUGE, INF, NAN, check_call
 
-from lagrax import Hold, Lag, analysis, systems
+from lagrax import Hold, Lag, Learn, analysis, systems
 
 
 def field(t, y, args, *, history):
@@ -22,6 +22,20 @@ def henon():
 
 def ricker():
     return analysis.KnotMap(lambda x: x * jnp.exp(3 * (1 - x)), 0.5)
+
+
+def lagged(t, y, args, *, history):
+    return -history[0]
+
+
+def equation(field=lagged, y0=0.5, delays=(Lag(1.0),)):
+    return analysis.LaggedEquation(field, y0, delays=delays)
+
+
+def branch():
+    points = [jnp.zeros(1), jnp.ones(1)]
+    roots = np.zeros((2, 1), complex)
+    return analysis.Branch(np.ones(2), points, roots, np.ones(2, bool), [])
 
 
 def diagram():
@@ -82,6 +96,16 @@ CALLS = {
         lambda: analysis.bifurcation(systems.Population, [2.0], NAN),
         ValueError,
         ["start=nan"],
+    ),
+    "a diagram of one equation": (
+        lambda: analysis.bifurcation(systems.Population(2.0), [1.0, 2.0]),
+        TypeError,
+        ["bifurcation got the equation Population(", "function", "such as Population."],
+    ),
+    "a critical value of one map": (
+        lambda: analysis.critical(ricker(), 2.0),
+        TypeError,
+        ["critical got the equation KnotMap(", "lambda a: KnotMap(...)"],
     ),
     "a diagram over NaN": (
         lambda: analysis.bifurcation(systems.Population, [2.0, NAN]),
@@ -229,6 +253,130 @@ CALLS = {
         lambda: analysis.stability_region(systems.Linear, [1.0], [1.0, 2.0]),
         ValueError,
         ["x of shape (1,)", "at least two"],
+    ),
+    "an equation of no function": (lambda: equation(3), TypeError, ["field=3", "f(t, y, args"]),
+    "an equation of one lag": (
+        lambda: equation(delays=Lag(1.0)),
+        TypeError,
+        ["delays=Lag(", "a list of Lag"],
+    ),
+    "an equation of holds": (
+        lambda: equation(delays=[Hold(1.0)]),
+        TypeError,
+        ["Hold(", "expected Lag alone", "knot_map"],
+    ),
+    "an equation of a lag to learn": (
+        lambda: equation(delays=[Lag(Learn(1.0))]),
+        TypeError,
+        ["Learn(", "constant lags"],
+    ),
+    "an equation from NaN": (lambda: equation(y0=NAN), ValueError, ["y0=nan", "finite"]),
+    "an equation from words": (lambda: equation(y0="a"), TypeError, ["y0='a'", "real"]),
+    "an equation of nothing": (lambda: equation(y0=()), ValueError, ["empty y0"]),
+    "an equation to another shape": (
+        lambda: equation(lambda t, y, args, *, history: jnp.ones(2)),
+        ValueError,
+        ["2 numbers for a state of 1", "structure of y0"],
+    ),
+    "an equation that depends on time": (
+        lambda: equation(lambda t, y, args, *, history: jnp.sin(t) - y),
+        ValueError,
+        ["depends on time", "autonomous"],
+    ),
+    "an equilibrium of a system with holds": (
+        lambda: analysis.find_equilibrium(systems.Population()),
+        TypeError,
+        ["Hold(", "expected Lag alone"],
+    ),
+    "an equilibrium of a field": (
+        lambda: analysis.find_equilibrium(lagged),
+        TypeError,
+        ["as an equation", "LaggedEquation(field"],
+    ),
+    "an equilibrium that is not there": (
+        lambda: analysis.find_equilibrium(equation(lambda t, y, args, *, history: 1 + y**2)),
+        ValueError,
+        ["find_equilibrium found none", "closer"],
+    ),
+    "an equilibrium from another shape": (
+        lambda: analysis.find_equilibrium(equation(), np.ones(2)),
+        ValueError,
+        ["a state of shape [2]; expected that of the equation's y0, []"],
+    ),
+    "no roots": (
+        lambda: analysis.characteristic_roots(equation(), count=0),
+        ValueError,
+        ["characteristic_roots got count=0"],
+    ),
+    "roots at one node": (
+        lambda: analysis.characteristic_roots(equation(), nodes=1),
+        ValueError,
+        ["nodes=1"],
+    ),
+    "a Hopf point from NaN": (
+        lambda: analysis.find_hopf(systems.Hutchinson, NAN),
+        ValueError,
+        ["find_hopf got parameter=nan"],
+    ),
+    "a fold from words": (
+        lambda: analysis.find_fold(systems.Hutchinson, "a", start=1.0),
+        ValueError,
+        ["find_fold got parameter='a'"],
+    ),
+    "a chart of one value": (
+        lambda: analysis.stability_chart(systems.Hutchinson, [1.0], [1.0, 2.0]),
+        ValueError,
+        ["stability_chart got x of shape (1,)", "at least two"],
+    ),
+    "a chart of no roots": (
+        lambda: analysis.stability_chart(systems.Hutchinson, [1.0, 2.0], [1.0, 2.0], count=0),
+        ValueError,
+        ["stability_chart got count=0"],
+    ),
+    "a cycle of two intervals": (
+        lambda: analysis.find_cycle(equation(), intervals=2),
+        ValueError,
+        ["find_cycle got intervals=2"],
+    ),
+    "a cycle of a high degree": (
+        lambda: analysis.find_cycle(equation(), degree=50),
+        ValueError,
+        ["degree=50", "at most 12", "intervals"],
+    ),
+    "a cycle from a function alone": (
+        lambda: analysis.find_cycle(equation(), jnp.cos),
+        ValueError,
+        ["period=None", "a function of time with its period"],
+    ),
+    "a cycle of negative period": (
+        lambda: analysis.find_cycle(equation(), jnp.cos, period=-1.0),
+        ValueError,
+        ["period=-1.0", "positive"],
+    ),
+    "a cycle without a time scale": (
+        lambda: analysis.find_cycle(equation(lambda t, y, args: -y, delays=())),
+        ValueError,
+        ["without lags", "settle"],
+    ),
+    "a branch of one value": (
+        lambda: analysis.continue_branch(systems.Hutchinson, 1.0, 1.0),
+        ValueError,
+        ["first=1.0 and last=1.0", "a range"],
+    ),
+    "a branch from NaN": (
+        lambda: analysis.continue_branch(systems.Hutchinson, NAN, 1.0),
+        ValueError,
+        ["continue_branch got first=nan"],
+    ),
+    "a branch of no steps": (
+        lambda: analysis.continue_branch(systems.Hutchinson, 1.0, 2.0, step=0.0),
+        ValueError,
+        ["step=0.0", "(0, 1]"],
+    ),
+    "a component of a branch too far": (
+        lambda: branch().figure(component=1),
+        ValueError,
+        ["component=1", "from 0 to 0"],
     ),
     "a region with NaN": (
         lambda: analysis.stability_region(systems.Linear, [1.0, 2.0], [1.0, NAN]),

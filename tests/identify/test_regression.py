@@ -21,7 +21,7 @@ def test_integrals_of_terms_are_exact_for_parabolas():
     ts = np.linspace(0, 3, 13)
     (trajectory,) = read_series(ts, 1 + ts)
     library = Library(np.array([[0, 0], [1, 0], [0, 1], [1, 1]]), np.zeros(2), np.ones(2))
-    found = integrate_terms(trajectory, [Hold(1.0)], library)
+    found = integrate_terms(trajectory, [Hold(1.0)], library).terms
     gap, middle = np.diff(ts), (ts[1:] + ts[:-1]) / 2
     held = 1 + np.floor(middle)
     expected = np.stack([gap, gap * (1 + middle), gap * held, gap * (1 + middle) * held], axis=1)
@@ -32,7 +32,7 @@ def test_a_knot_between_samples_divides_their_gap():
     ts = np.array([0.0, 0.4, 0.8, 1.2, 1.6, 2.0])
     (trajectory,) = read_series(ts, 2 + ts)
     library = Library(np.array([[0, 1]]), np.zeros(2), np.ones(2))
-    found = integrate_terms(trajectory, [Hold(1.0)], library)[:, 0]
+    found = integrate_terms(trajectory, [Hold(1.0)], library).terms[:, 0]
     np.testing.assert_allclose(found, [0.8, 0.8, 0.2 * 2 + 0.2 * 3, 1.2, 1.2], rtol=1e-12)
 
 
@@ -44,7 +44,7 @@ def test_held_out_errors_are_those_of_a_fit_to_the_other_windows():
     library = Library(list_monomials(1, 1), np.zeros(1), np.ones(1))
     normal = build_normal_equations([trajectory], windows, [], library)
     errors = cross_validate(normal)
-    columns = np.cumsum(integrate_terms(trajectory, [], library), axis=0)
+    columns = np.cumsum(integrate_terms(trajectory, [], library).terms, axis=0)
     columns = np.concatenate([np.zeros((1, 2)), columns])
 
     def centred(window):

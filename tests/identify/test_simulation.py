@@ -22,7 +22,7 @@ def test_the_gradient_of_a_period_matches_finite_differences(kind, x64):
     (trajectory,) = read_series(ts, ys)
     rows = stack_windows([trajectory], [Window(0, 20, 35), Window(0, 35, 50)], [kind(0.93)])
     field = Polynomial(jnp.array([[2.2], [-2.3]]), ((True,), (True,)), ((1, 0), (1, 1)))
-    setting = SolveSetup([kind(learn)], (0.93,), 4, 3, diffrax.Bosh3(), False)
+    setting = SolveSetup([kind(learn)], (0.93,), 4, 3, diffrax.Bosh3(), False, np.ones(1))
 
     @jax.jit
     def loss(shift):
@@ -46,7 +46,7 @@ def test_the_last_given_instant_is_held_to_the_end(x64):
     (trajectory,) = read_series(ts, ys)
     rows = stack_windows([trajectory], [Window(0, 80, 100)], [Hold(times=times)])
     field = Polynomial(jnp.array([[-0.3], [0.5]]), ((True,), (True,)), ((1, 0), (0, 1)))
-    setting = SolveSetup([Hold(times=times)], (), None, 4, diffrax.Tsit5(), False)
+    setting = SolveSetup([Hold(times=times)], (), None, 4, diffrax.Tsit5(), False, np.ones(1))
     row = jax.tree.map(lambda x: jnp.asarray(x[0]), rows)
     found = solve_window(Equation(field, jnp.zeros(0)), setting, row)
     np.testing.assert_allclose(found[:, 0], ys[80:101], rtol=1e-5)

@@ -401,6 +401,17 @@ def test_the_page_says_what_counts_of_evaluations_are():
     )
 
 
+def test_what_the_page_says_of_the_ablation_and_the_recipe():
+    tables = {table.title: table for table in kept_result().tables}
+    questions = tables["Ablation, CIFAR-10, one part at a time"].rows
+    assert [row[0] for row in questions if row[3] != "undecided"] == ["input instead of no past"]
+    ((model, chosen, fine, paper, seeds),) = tables["Recipe study"].rows
+    assert (model, seeds) == ("CIFAR-10, A4+UNPCDDE5", "1")
+    mean, std = map(float, paper.split(" ± "))
+    assert float(chosen) > mean + 5
+    assert abs(float(fine) - mean) < std
+
+
 def test_the_page_names_what_the_paper_leaves_open():
     page = " ".join((STUDY.parent / "paper.md").read_text(encoding="utf-8").split())
     multiples, population = EXPERIMENTS["multiples"].full, EXPERIMENTS["population"].full

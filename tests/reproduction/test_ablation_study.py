@@ -1,6 +1,7 @@
 """Variants of the models, other recipes of training, and the studies that compare them."""
 
 import dataclasses
+import json
 
 import diffrax
 import jax
@@ -9,13 +10,23 @@ import numpy as np
 import optax
 import pytest
 from helpers.image_runs import BRIEF, some_images
+from scipy import stats
 
 from reproduction import models, plan, sweep
-from reproduction.images import ImageRun, Protocol, load_model, sweeps, training
-from reproduction.images.ablation_study import ABLATION_MODELS, QUESTIONS
+from reproduction.images import (
+    ImageRun,
+    Protocol,
+    image_result,
+    load_model,
+    sweeps,
+    training,
+)
+from reproduction.images.ablation_study import ABLATION_MODELS, QUESTIONS, recipe_protocol
 from reproduction.images.protocol import Recipe
 from reproduction.images.records import encode_record, parse_record, read_records
 from reproduction.images.training import augment_images, make_optimiser, train_run
+from reproduction.images.validation_study import validation_protocol
+from reproduction.result import show_number
 
 RECIPE = Recipe(flips=True, shift=2, warmup=1, cosine=True, weight_decay=0.05, smoothing=0.1)
 
@@ -51,6 +62,69 @@ def test_the_past_of_a_variant(name, has_input):
         past = field.hold((z, x) if has_input else (z,))
         z = z + field(0.0, z, history=past) / 3
     np.testing.assert_allclose(model.flow(x), z, rtol=1e-5, atol=1e-6)
+
+
+def a_record(model, seed, accuracy, protocol):
+    """A line of a run of 30 epochs whose chosen epoch is the second."""
+    epochs = protocol.epochs
+    other = {"test_accuracy": [40.0, accuracy, *[41.0] * (epochs - 2)]}
+    other |= {"validation_accuracy": [40.0, 60.0, *[50.0] * (epochs - 2)], "nfe": None}
+    other |= {name: [1.0] * epochs for name in ("train_loss", "test_loss")}
+    other |= {"fine_accuracy": accuracy - 1, "seconds": 1.0, "device": "d", "versions": {}}
+    own = {name: getattr(protocol, name) for name in ("solver", "steps", "rtol", "precision")}
+    shared = {"batch_size": 256, "learning_rate": protocol.learning_rate, "validation": 5000}
+    shared |= {"recipe": protocol.recipe.content} if protocol.recipe else {}
+    line = {"dataset": "cifar10", "model": model, "seed": seed, "epochs": epochs}
+    return json.dumps(line | own | other | {"protocol": shared}) + "\n"
+
+
+def tables_of(folder, lines):
+    (folder / "a.jsonl").write_text("".join(lines), encoding="utf-8")
+    result, _ = image_result(folder)
+    return {table.title: table for table in result.tables}
+
+
+def test_the_tables_of_the_ablation(tmp_path):
+    """Differences and their intervals against SciPy's Welch test."""
+    accuracies = {
+        "NPCDDE2": [56.0, 56.1, 56.2, 55.9],
+        "NPCDDE2_last": [54.0, 54.3, 53.9],
+        "NPCDDE3_last": [54.0, 53.0, 55.0],
+        "NODE": [54.1, 53.4, 54.6],
+        "UNPCDDE2": [50.0, 60.0],
+    }
+    lines = [
+        a_record(model, seed, accuracy, validation_protocol(model))
+        for model, values in accuracies.items()
+        for seed, accuracy in enumerate(values)
+    ]
+    tables = tables_of(tmp_path, lines)
+    models = {row[0]: row for row in tables["Ablation, CIFAR-10"].rows}
+    assert models["NPCDDE2_last"][1:6] == ["1/2", "z_k", "shared", "54.07 ± 0.21", "53.07 ± 0.21"]
+    assert models["NPCDDE6"][-1] == "–"
+    questions = {row[1]: row for row in tables["Ablation, CIFAR-10, one part at a time"].rows}
+    assert {*questions} == {
+        *("NPCDDE2 − NPCDDE2_last", "NPCDDE2_last − NODE", "NPCDDE3_last − NODE"),
+    }
+    assert questions["NPCDDE2 − NPCDDE2_last"][3:] == ["better", "4 and 3"]
+    assert questions["NPCDDE3_last − NODE"][3] == "undecided"
+    # One of three tests decides, so each has a third of twice 5 %.
+    test = stats.ttest_ind(accuracies["NPCDDE2"], accuracies["NPCDDE2_last"], equal_var=False)
+    interval = test.confidence_interval(1 - 0.1 / 3)
+    shown = f"{show_number(interval.low, 2)} to {show_number(interval.high, 2)}"
+    assert questions["NPCDDE2 − NPCDDE2_last"][2] == f"1.983 ({shown}) points"
+
+
+def test_models_of_the_paper_alone_are_no_ablation(tmp_path):
+    lines = [a_record("NODE", 0, 54.0, validation_protocol("NODE"))]
+    assert not [title for title in tables_of(tmp_path, lines) if "Ablation" in title]
+
+
+def test_the_table_of_the_recipe(tmp_path):
+    lines = [a_record("A4+NODE", 0, 70.0, recipe_protocol("A4+NODE"))]
+    table = tables_of(tmp_path, lines)["Recipe study"]
+    assert table.rows == [["CIFAR-10, A4+NODE", "70.00", "69.00", "58.93 ± 0.33", "1"]]
+    assert "Runs of other settings" not in tables_of(tmp_path, lines)
 
 
 # --- recipes --------------------------------------------------------------------------------------

@@ -208,7 +208,7 @@ def compare_knots(p, patients: Patients, steps: int = 40):
 
     run = lambda f, n: jax.jit(jax.vmap(lambda *x: f(*x, n)))(rates, stops, later)
     truth = run(with_knot, 10 * steps)
-    # An `Input` has two or three intervals: the first, before the first sample, has no length.
+    # Of the three intervals of the `Input`, the one before its first sample has no length.
     errors = [
         float(np.max(np.abs(run(f, n) / truth - 1)))
         for f, n in ((with_knot, steps // 2), (without, steps))
@@ -268,13 +268,9 @@ def main() -> None:
     print("Population: " + ", ".join(f"{name} {value:.2f}" for name, value in p.items()))
     with jax.enable_x64(True):
         errors, slopes = compare_knots(p, patients)
-    print(
-        f"Largest relative error of 40 equal steps: {errors[0]:.1e} with a knot at the end of the"
-    )
-    print(
-        f"infusion, {errors[1]:.1e} across it. Derivative with respect to that end: {slopes[0]:.3g}"
-    )
-    print(f"with the knot, {slopes[1]:.3g} across it.")
+    print("Forty steps from the start of the infusion to ten minutes after its end:")
+    for name, error, slope in zip(("with a knot there", "across it"), errors, slopes, strict=True):
+        print(f"  {name:18} largest relative error {error:.0e}   derivative by the end {slope:.3g}")
     draw(models, patients, "remifentanil.png")
     print("Wrote remifentanil.png")
 

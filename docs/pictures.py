@@ -6,13 +6,15 @@ python docs/pictures.py
 from pathlib import Path
 
 import diffrax
+import jax
 import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 import lagrax
-from lagrax.plotting import COLOURS
+from lagrax import analysis
+from lagrax.plotting import COLOURS, Line
 
 FOLDER = Path(__file__).parent / "images"
 
@@ -46,6 +48,43 @@ def history() -> Figure:
     handles = panels[0].get_legend_handles_labels()
     figure.legend(*handles, frameon=False, loc="outside lower center", ncols=2)
     return figure
+
+
+def stability() -> Figure:
+    """The chart of a chattering tool, and the branches of a population with a lag."""
+    with jax.enable_x64(True):
+        chart = _chatter_chart()
+        make = lagrax.systems.Hutchinson
+        rest = analysis.continue_branch(make, 1.0, 2.2)
+        cycles = analysis.continue_branch(make, 1.0, 2.2, analysis.find_hopf(make, 1.5))
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    left.contourf(chart.x, chart.y, chart.stable, levels=[0.5, 1.5], colors=[COLOURS["sky"]])
+    left.plot(*chart.boundary.T, ".", color=COLOURS["blue"], markersize=2)
+    left.text(7.0, 0.05, "stable", ha="center", va="center")
+    left.set(xlabel="lag τ", ylabel="width of cut w", ylim=(0.02, 0.5))
+    named = {}
+    for mark in rest.figure(cycles).panels[0].marks:
+        if isinstance(mark, Line):
+            style = "--" if mark.dashed else "-"
+            (curve,) = right.plot(mark.x, mark.y, style, color=COLOURS[mark.colour])
+            named.setdefault(mark.label, curve)
+    right.legend(named.values(), named.keys(), frameon=False, loc="upper left")
+    right.set(xlabel="growth rate a", ylabel="population")
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _chatter_chart() -> analysis.StabilityChart:
+    def chatter(t, z, w, *, history):
+        (x, v), (before,) = z, history
+        return jnp.stack([v, -0.1 * v - x + w * (before[0] - x)])
+
+    def tool(tau, w):
+        return analysis.LaggedEquation(chatter, jnp.zeros(2), w, delays=[lagrax.Lag(tau)])
+
+    return analysis.stability_chart(tool, np.linspace(1, 14, 90), np.linspace(0.02, 0.5, 60))
 
 
 # The files that a solve passes through: their place, and what happens there. And their imports.
@@ -121,7 +160,7 @@ def _edge(x: float, y: float, dx: float, dy: float) -> tuple[float, float]:
 
 
 def main() -> None:
-    for name, draw in (("history", history), ("flow", flow)):
+    for name, draw in (("history", history), ("flow", flow), ("stability", stability)):
         path = FOLDER / f"{name}.png"
         draw().savefig(path, dpi=130)
         print(path)

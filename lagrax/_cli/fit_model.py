@@ -23,7 +23,7 @@ from .fit_baselines import Series, predict_baselines
 from .fit_delays import Lookback, make_candidates, make_delays, read_lookback, refine_chosen
 from .fit_options import FitError, FitOptions
 from .fit_scores import Score, find_doubt, score_predictions
-from .fit_seasons import Season, add_seasons, continue_inputs, find_season
+from .fit_seasons import Season, add_seasons, continue_inputs, find_season, read_season
 from .fit_terms import Symbols, Term, choose_all_symbols, list_terms
 from .long_run import LongRun, long_run_of, precisely, why_no_map
 from .table import Measurements, read_inputs
@@ -170,7 +170,10 @@ def _fit_equation(data: Path, options: FitOptions, tables: Sequence[Measurements
         stamps.append(time.monotonic())
         _say("Predicting, forecasting, and looking at the long run")
         parts = _predict(tables, model)
-        season = find_season(table, min(int(0.8 * len(table.ts)), len(table.ts)))
+        until = min(n or len(t.ts) for t, n in zip(tables, model.held_out_from_, strict=True))
+        season = find_season(table, until)
+        if options.season:
+            season = read_season(table, options.season[0])
         scores = _score(tables, model, season, len(later))
         forecast = _forecast(tables[-1], model, later, future) if len(later) else None
         long_run = _look_at_long_run(model)
@@ -371,7 +374,8 @@ def _score(
     """Scores predictions from many held-out starts, and those of simple forecasts."""
     errors = model._measure_errors(max(model.window_, later)).until(model.window_)
     pairs = zip(model.series_, model.held_out_from_, strict=True)
-    series = [Series(t.filled, t.us, until) for t, until in pairs]
+    own = len(tables[0].input_names) - tables[0].season_inputs
+    series = [Series(t.filled, t.us[:, :own], until) for t, until in pairs]
     regular = all(t.is_regular for t in tables)
     baselines = predict_baselines(series, errors, season, regular)
     variance = np.concatenate([t.filled for t in model.series_]).var(axis=0)

@@ -53,10 +53,16 @@ def find_season(table: Measurements, until: int) -> Season | None:
     if not peaks.size:
         return None
     # Multiples of a season are as strong as the season itself.
-    lag = int(peaks[strength[peaks] > 0.9 * strength[peaks].max()][0])
+    lag = int(peaks[strength[peaks] > 0.7 * strength[peaks].max()][0])
     length = float(f"{lag * table.gap:.4g}")
     unit = SHORT[table.unit] if table.unit else ""
     return Season(lag, table.with_unit(length), f"{length:g}{unit}")
+
+
+def read_season(table: Measurements, season: Duration) -> Season:
+    """A season that is given."""
+    length = count_season(season, table.unit)
+    return Season(max(1, round(length / table.gap)), table.in_words(length), str(season))
 
 
 def count_season(season: Duration, unit: str | None) -> float:

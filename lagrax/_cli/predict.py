@@ -11,12 +11,12 @@ import numpy as np
 import typer
 
 from ..identify import Identifier
-from ..plotting import Figure, Line, Mark, Panel, Points
+from ..plotting import Figure, Line, Mark, Points
 from ..plotting._matplotlib import write_figures
 from ..training._machine import load
 from .answers import answering, check_folder, note_new_folder, read_summary, write_summary
 from .command import Json, Verbose, leaving_as_it_was, print_answer
-from .fit_figures import MOST_PANELS, MOST_SERIES, find_extremes
+from .fit_figures import MOST_PANELS, MOST_SERIES, draw_times, find_extremes
 from .fit_model import States, needs_float64
 from .fit_options import FitError
 from .fit_seasons import repeat_seasons
@@ -174,7 +174,7 @@ def _draw(predictions: Sequence[Prediction]) -> Figure:
             dots, turns = find_extremes(part.ys[:, j]), find_extremes(predicted[:, j])
             marks.append(Points(part.ts[dots], part.ys[dots, j], "measured", "grey", 3.0))
             marks.append(Line(part.ts[turns], predicted[turns, j], "predicted", width=1))
-        panels.append(Panel(marks, "", table.time_label, name))
+        panels.append(draw_times(marks, table, name))
     return Figure(
         "prediction",
         "Each series as the equation predicts it from its first measured state.",

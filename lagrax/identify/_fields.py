@@ -126,6 +126,28 @@ def drop_small_terms(
     return [Equation(f, m.shifts) for f, m in zip(smaller, members, strict=True)]
 
 
+def add_pull(members: Sequence[Equation]) -> list[Equation]:
+    """Adds the constant and the state itself to each state's equation, with coefficient 0 where
+    they were missing."""
+    fields: list[Polynomial] = [member.field for member in members]  # pyright: ignore
+    states, variables = fields[0].coefficients.shape[1], len(fields[0].powers[0])
+    unit = lambda i: tuple(int(k == i) for k in range(variables))
+    needed = [unit(-1), *(unit(i) for i in range(states))]
+    powers = (*fields[0].powers, *(p for p in needed if p not in fields[0].powers))
+    more = len(powers) - len(fields[0].powers)
+    flags = [list(row) for row in fields[0].used] + [[False] * states for _ in range(more)]
+    for i in range(states):
+        flags[powers.index(unit(-1))][i] = flags[powers.index(unit(i))][i] = True
+    used = tuple(map(tuple, flags))
+    padded = [
+        jnp.pad(jnp.where(np.array(f.used), f.coefficients, 0), ((0, more), (0, 0))) for f in fields
+    ]
+    return [
+        Equation(Polynomial(c, used, powers), m.shifts)
+        for c, m in zip(padded, members, strict=True)
+    ]
+
+
 # --- names ----------------------------------------------------------------------------------------
 
 

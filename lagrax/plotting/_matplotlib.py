@@ -96,6 +96,8 @@ def _draw_panel(
     axes.autoscale_view()
     if panel.equal:
         axes.set_aspect("equal", adjustable="box")
+    if panel.xticks:
+        axes.set_xticks([place for place, _ in panel.xticks], [text for _, text in panel.xticks])
     if x_range is not None:
         axes.set_xlim(*x_range)
     if y_range is not None:

@@ -198,6 +198,16 @@ CALLS = {
         ValueError,
         ["unpack", "tuple of 1", "Hold(tau)"],
     ),
+    "a system without its delays": (
+        lambda: lagrax.solve(systems.Population(2.0), 0.0, 2.0, 0.5),
+        IndexError,
+        ["no `delays`", "delays=field.delays"],
+    ),
+    "no return": (
+        lambda: solve(lambda t, y, args, *, history: None),
+        ValueError,
+        ["pytree PyTreeDef(None)", "lack a `return`?"],
+    ),
     "history without delays": (
         lambda: solve(lambda t, y, args, *, history: _one(history), delays=()),
         ValueError,

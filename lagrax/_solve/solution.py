@@ -13,7 +13,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, PyTree, Real, Shaped
 
 from .arguments import is_traced
 from .failure import replace_invalid
-from .history import DenseOutput
+from .tape import Tape
 
 # equinox warns about codes with other messages than in diffrax. Those of diffrax name no remedy.
 with warnings.catch_warnings():
@@ -123,7 +123,7 @@ class Solution(eqx.Module):
     stats: dict[str, Any]
     result: RESULTS
     failed_at: Float[Array, ""]
-    dense: DenseOutput | None
+    dense: Tape | None
     _nan: Real[Array, ""] = eqx.field(repr=False)
     _last_dt: Real[Array, ""] | None = eqx.field(repr=False)
 

@@ -326,17 +326,20 @@ def _follow(
     points, length, free = [walk], longest / 4, jnp.asarray(jnp.nan)
     while len(points) < most:
         new, converged, missed, turned = _advance(make, walk, jnp.asarray(length), free)
+        p = float(new.point[-1])
+        inside = low <= p <= high
         # A long way from the predicted point, or a sharp turn, may lead to another branch.
-        if not (bool(converged) and float(missed) < 0.5 * length and float(turned) > 0.8):
+        safe = bool(converged) and float(missed) < 0.5 * length and float(turned) > 0.8
+        if not safe or not (inside or len(points) > 1):
             length /= 2
             if length < 1e-6 * longest:
                 break
             continue
-        p = float(new.point[-1])
-        if not low <= p <= high:
+        if not inside:
             bound = jnp.asarray(low if p < low else high)
-            new, converged, _, _ = _advance(make, walk, jnp.asarray(length), bound)
-            return [*points, new] if converged and len(points) else points
+            last, converged, _, _ = _advance(make, walk, jnp.asarray(length), bound)
+            points += [last] if converged else []
+            break
         if _is_point(new, points):
             break
         walk = _remesh(new)

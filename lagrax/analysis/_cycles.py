@@ -78,7 +78,7 @@ def find_cycle(
 
     ```python
     cycle = find_cycle(lagrax.systems.Hutchinson(a=1.8))
-    cycle.period  # 4.09
+    cycle.period  # 4.18
     ```
 
     By default the equation is solved from `y0` until it settles into a cycle, which Newton's method

@@ -106,7 +106,7 @@ def characteristic_roots(
     lagged states drop out there are few roots at all, and −∞ stands for the others.
 
     ```python
-    characteristic_roots(lagrax.systems.Hutchinson(a=1.8))[0]  # 0.098 + 1.60i: it oscillates
+    characteristic_roots(lagrax.systems.Hutchinson(a=1.8))[0]  # 0.097 + 1.63i: it oscillates
     ```
 
     The roots are those of the generator, collocated at Chebyshev nodes, corrected by Newton's

@@ -23,7 +23,7 @@ from ._windows import Window, cut_windows
 WindowErrors = Float[np.ndarray, " windows"]
 
 
-class Comparison(NamedTuple):
+class ComparedSeries(NamedTuple):
     """Series, windows and the degree of the polynomials that explain them.
 
     Candidates are compared on the same windows, whose past is known for all of them.
@@ -94,7 +94,7 @@ def prepare_comparison(
     candidates: Sequence[Sequence[Delay]],
     degree: int,
     window: int,
-) -> Comparison:
+) -> ComparedSeries:
     for delays in candidates:
         check_sampling(trajectories, delays)
         states, inputs = (part.shape[1] for part in (trajectories[0].ys, trajectories[0].us))
@@ -102,7 +102,7 @@ def prepare_comparison(
     states = np.concatenate([t.filled for t in trajectories])
     reach = max(find_reach(delays) for delays in candidates)
     windows = cut_windows(trajectories, window, reach, max(1, window // 2))
-    return Comparison(
+    return ComparedSeries(
         trajectories,
         windows,
         degree,
@@ -141,7 +141,7 @@ class Scan(NamedTuple):
 
 
 def find_periods(
-    comparison: Comparison, delays: Sequence[Delay], *, progress: bool = False
+    comparison: ComparedSeries, delays: Sequence[Delay], *, progress: bool = False
 ) -> tuple[list[Delay], list[Scan]]:
     """The delays with the best period for each `Learn`, and the scan of each period.
 

@@ -467,10 +467,10 @@ def format_page(known: dict[str, dict[str, Any]]) -> str:
     lines = [INTRODUCTION]
     lines.append(
         _wrap(
-            f"lagrax is better than the best simple forecast, or within 5 % of it, for {len(close)} of "
-            f"{len(columns)} columns, and better than pysindy for {len(beaten)} of {len(against)}. "
-            f"Bands that should hold 90 % of the measurements hold {100 * np.mean(covered):.0f} % of "
-            f"them on average, from {100 * min(covered):.0f} % to {100 * max(covered):.0f} %. "
+            f"lagrax is better than the best simple forecast, or within 5 % of it, for {len(close)} "
+            f"of {len(columns)} columns, and better than pysindy for {len(beaten)} of {len(against)}. "
+            f"Bands that should hold 90 % of the measurements hold {100 * np.mean(covered):.0f} % "
+            f"of them on average, from {100 * min(covered):.0f} % to {100 * max(covered):.0f} %. "
             + (
                 f"It is worse than last season without a warning on {', '.join(silent)}."
                 if silent

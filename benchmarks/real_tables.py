@@ -467,8 +467,9 @@ def format_page(known: dict[str, dict[str, Any]]) -> str:
     lines = [INTRODUCTION]
     lines.append(
         _wrap(
-            f"lagrax is better than the best simple forecast, or within 5 % of it, for {len(close)} "
-            f"of {len(columns)} columns, and better than pysindy for {len(beaten)} of {len(against)}. "
+            "lagrax is better than the best simple forecast, or within 5 % of it, for "
+            f"{len(close)} of {len(columns)} columns, and better than pysindy for "
+            f"{len(beaten)} of {len(against)}. "
             f"Bands that should hold 90 % of the measurements hold {100 * np.mean(covered):.0f} % "
             f"of them on average, from {100 * min(covered):.0f} % to {100 * max(covered):.0f} %. "
             + (

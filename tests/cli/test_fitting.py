@@ -87,7 +87,11 @@ def test_several_tables_are_fitted_independently(lagrax_command, answer, tmp_pat
     tables = ["low.csv", "bad.csv", "high.csv"]
     code, out, err = lagrax_command("fit", *tables, "--hold", "1", *QUICK)
     assert code == 1
-    found = [line.split(": x′ = ") for line in out.splitlines()]
+    found = [line.split(": x′ = ") for line in out.splitlines()[:2]]
+    heading, low, high = out.splitlines()[2:]
+    assert heading.split() == ["table", "column", "error", "best", "simple", "forecast"]
+    assert low.split()[:2] == ["low", "x"]
+    assert float(high.split()[2]) < 0.01
     assert [(name, round(float(rest[:4]), 1)) for name, rest in found] == [
         ("low.csv", 1.8),
         ("high.csv", 2.3),

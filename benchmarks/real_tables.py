@@ -159,7 +159,7 @@ CASES = {
     "sunspots": Case(
         "yearly sunspots, 1700 to 1988",
         load_r("sunspot.year"),
-        "--lag 3 --field library",
+        "--lag 3 --field library --degree 1",
         ("value",),
         11,
         11,

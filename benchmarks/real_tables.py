@@ -119,7 +119,7 @@ CASES = {
     "lynx": Case(
         "Canadian lynx trapped in a year, 1821 to 1934",
         load_r("lynx"),
-        "--select --field library",
+        "--lag 2 --field library --degree 1 --forecast 10",
         ("value",),
         10,
         10,
@@ -159,13 +159,17 @@ CASES = {
     "sunspots": Case(
         "yearly sunspots, 1700 to 1988",
         load_r("sunspot.year"),
-        "--lag 3 --field library",
+        "--lag 3 --field library --degree 1",
         ("value",),
         11,
         11,
     ),
     "LakeHuron": Case(
-        "yearly level of a lake", load_r("LakeHuron"), "--field library", ("value",), 5
+        "yearly level of a lake",
+        load_r("LakeHuron"),
+        "--lag 1 --field library --degree 1",
+        ("value",),
+        5,
     ),
     "EuStockMarkets": Case(
         "daily closing prices of four stock indices",

@@ -147,20 +147,8 @@ def _pull_back_interval(
 
     most = eqxi.unvmap_max(count) if method.steps is None else method.steps
     carry = (_add(bars.y, y1_bar), bars.state, bars.tape, of_interval)
-    y_bar, state_bar, tape_bar, of_interval = lax.fori_loop(0, most, pull_step, carry)
-
-    if jax.tree.leaves(state_bar):
-        # The solver's state passes on from interval to interval, or is made anew in each.
-        anew = method.steps is not None or not method.keeps_slope(interval.field)
-        begun = (anew | (number == 0)) & (count > 0)
-        choose = lambda x: jnp.where(begun, x, 0)
-        reads, where = replay.read(interval, first, begins=True)
-        _, pull = eqx.filter_vjp(partial(replay.begin, first), interval, y, reads)
-        new = jax.tree.map(choose, pull(jax.tree.map(choose, state_bar)))
-        state_bar = jax.tree.map(lambda x: jnp.where(begun, 0, x), state_bar)
-        y_bar, of_interval = _add(y_bar, new[1]), _add(of_interval, new[0])
-        tape_bar = replay.add(tape_bar, where, new[2])
-
+    carry = lax.fori_loop(0, most, pull_step, carry)
+    y_bar, state_bar, tape_bar, of_interval = _pull_begin(replay, interval, y, carry)
     sources_bar, row_bar, held_bar = pull_interval(of_interval)
     knots = bars.knots
     if knots is not None:
@@ -169,6 +157,27 @@ def _pull_back_interval(
         y_bar = jax.tree.map(lambda y, rows: y + rows[number], y_bar, knots)
     bars = _Cotangents(y_bar, state_bar, tape_bar, knots, _add(bars.sources, sources_bar))
     return bars, row_bar
+
+
+def _pull_begin(replay: "_Replay", interval: Interval, y: State, carry: tuple) -> tuple:
+    """Pulls the cotangent of the solver's state back to the start of the interval that makes it.
+
+    If the state passes on from interval to interval, that is the first interval.
+    """
+    y_bar, state_bar, tape_bar, of_interval = carry
+    if not jax.tree.leaves(state_bar):
+        return carry
+    method, tape, number = replay
+    first = tape.first[number]
+    anew = method.steps is not None or not method.keeps_slope(interval.field)
+    begun = (anew | (number == 0)) & (tape.first[number + 1] > first)
+    choose = lambda x: jnp.where(begun, x, 0)
+    reads, where = replay.read(interval, first, begins=True)
+    _, pull = eqx.filter_vjp(partial(replay.begin, first), interval, y, reads)
+    new = jax.tree.map(choose, pull(jax.tree.map(choose, state_bar)))
+    state_bar = jax.tree.map(lambda x: jnp.where(begun, 0, x), state_bar)
+    tape_bar = replay.add(tape_bar, where, new[2])
+    return _add(y_bar, new[1]), state_bar, tape_bar, _add(of_interval, new[0])
 
 
 class _Replay(NamedTuple):

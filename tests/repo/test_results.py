@@ -25,6 +25,8 @@ from reproduction.images.protocol_study import (
 from reproduction.images.records import read_records
 from reproduction.images.statistics import Spread, paper_accuracy
 from reproduction.models import AUGMENTED, DATASETS, TABLE_1
+from reproduction.population import show_small
+from reproduction.steepness import change_growth
 
 RESULTS = Path(__file__).parents[2] / "results"
 LAPTOP = RESULTS / "laptop"
@@ -61,6 +63,27 @@ def test_each_experiment_is_there_in_full(name):
     assert result.settings == settings
     for figure in result.figures:
         assert (LAPTOP / name / f"{figure}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_the_page_says_of_steepness():
+    page = " ".join((STUDY.parent / "steepness.md").read_text(encoding="utf-8").split())
+    settings, result = EXPERIMENTS["steepness"].full, read_result(LAPTOP / "steepness")
+    x0 = np.linspace(*settings.starts, 1001)
+    steep, flat = (np.max(change_growth(a, x0, settings.train_time)) for a in (3.2, 2.0))
+    assert f"up to {steep:.0f} at *a* = 3.2, and of up to {flat:.0f} at *a* = 2" in page
+    for memory, factor, rates in ((0.999, 32, 3.2), (settings.memory, 4.5, 0.45)):
+        assert 1 / np.sqrt(1 - memory) == pytest.approx(factor, rel=0.02)
+        assert 0.1 / np.sqrt(1 - memory) == pytest.approx(rates, rel=0.02)
+    trials, traced = result.tables
+    lost = {row[0]: int(row[2].text.split()[0]) for row in trials.rows}
+    assert 1 < lost["paper"] < len(settings.seeds) / 2, "most seeds recover, and some do not"
+    assert all(count < lost["paper"] / 2 for recipe, count in lost.items() if recipe != "paper")
+    # Traced runs are those of the same seeds.
+    lines = (LAPTOP / "steepness" / "seeds.jsonl").read_text(encoding="utf-8").splitlines()
+    final = {x["seed"]: x["finer"] for x in map(json.loads, lines) if x["recipe"] == "paper"}
+    assert [row[-1] for row in traced.rows] == [
+        show_small(final[int(row[0])]) for row in traced.rows
+    ]
 
 
 def test_claims_are_those_of_the_experiments():

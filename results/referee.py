@@ -123,7 +123,8 @@ def answer_population(numbers: Numbers) -> Iterator[tuple[str, str]]:
         "Do the figures show what the claims use?",
         f"Curves are medians over the {count} seeds with quartiles, predicted series those of the "
         "seed of median loss, and states that a figure cuts off are named in its caption. The "
-        "captions at a = 3.2 say that the long run is a stable cycle of 36 seasons, not chaos.",
+        "captions at a = 3.2 say that the long run is a stable cycle of 36 seasons, not chaos: see "
+        "[the figures](../results/laptop/README.md).",
     )
     known, true = (
         np.median(numbers.losses("paper", 2.0, "NDDE", metric_of_test(1, with_true_past=past)))
@@ -228,7 +229,7 @@ def answer_images(numbers: Numbers) -> Iterator[tuple[str, str]]:
     )
     yield (
         "What qualifies the image tables?",
-        f"{numbers.caveat('solver errors')} {numbers.caveat('would be expected')} "
+        f"{numbers.caveat('The solver errors of the trained')} {numbers.caveat('would be expected')} "
         f"[The list](../results/images/README.md#before-you-use-the-numbers) also has the steps, "
         "the arithmetic and the seeds that break a mean.",
     )

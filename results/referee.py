@@ -229,8 +229,9 @@ def answer_images(numbers: Numbers) -> Iterator[tuple[str, str]]:
     )
     yield (
         "What qualifies the image tables?",
-        f"{numbers.caveat('The solver errors of the trained')} {numbers.caveat('would be expected')} "
-        f"[The list](../results/images/README.md#before-you-use-the-numbers) also has the steps, "
+        f"{numbers.caveat('The solver errors of the trained')} "
+        f"{numbers.caveat('would be expected')} [The "
+        "list](../results/images/README.md#before-you-use-the-numbers) also has the steps, "
         "the arithmetic and the seeds that break a mean.",
     )
     commits = {x.versions["commit"] for x in numbers.records if x.versions.get("commit")}
@@ -255,13 +256,15 @@ def _answer_studies(numbers: Numbers) -> Iterator[tuple[str, str]]:
         "Does the order of the models survive held-out images and one solver for all?",
         f"By an epoch chosen on 5,000 held-out images, with midpoint steps for all, NODE has "
         f"{chosen['NODE']} % on CIFAR-10, NPCDDE5 {chosen['NPCDDE5']} % and UNPCDDE5 "
-        f"{chosen['UNPCDDE5']} %. The order of these three is the paper's.",
+        f"{chosen['UNPCDDE5']} %. The order of these three is the paper's: see [the "
+        "tables](../results/images/README.md#accuracies).",
     )
     yield (
         "Which part of the model makes the difference?",
         f"Of {len(questions)} comparisons of one part each, at equal parameters and evaluations, "
         f"{len(better)} is decided ({named}). The others need more seeds than the three to five "
-        "that were trained; four of the variants are not trained at all.",
+        "that were trained, and four variants are not trained at all: see [the "
+        "tables](../results/images/README.md#accuracies).",
     )
     yield (
         "Can the same model do better?",

@@ -6,13 +6,15 @@ python docs/pictures.py
 from pathlib import Path
 
 import diffrax
+import jax
 import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 import lagrax
-from lagrax.plotting import COLOURS
+from lagrax import analysis
+from lagrax.plotting import COLOURS, Line
 
 FOLDER = Path(__file__).parent / "images"
 
@@ -48,20 +50,60 @@ def history() -> Figure:
     return figure
 
 
+def stability() -> Figure:
+    """The chart of a chattering tool, and the branches of a population with a lag."""
+    with jax.enable_x64(True):
+        chart = _chatter_chart()
+        make = lagrax.systems.Hutchinson
+        rest = analysis.continue_branch(make, 1.0, 2.2)
+        cycles = analysis.continue_branch(make, 1.0, 2.2, analysis.find_hopf(make, 1.5))
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    left.contourf(chart.x, chart.y, chart.stable, levels=[0.5, 1.5], colors=[COLOURS["sky"]])
+    left.plot(*chart.boundary.T, ".", color=COLOURS["blue"], markersize=2)
+    left.text(7.0, 0.05, "stable", ha="center", va="center")
+    left.set(xlabel="lag τ", ylabel="width of cut w", ylim=(0.02, 0.5))
+    named = {}
+    for mark in rest.figure(cycles).panels[0].marks:
+        if isinstance(mark, Line):
+            style = "--" if mark.dashed else "-"
+            (curve,) = right.plot(mark.x, mark.y, style, color=COLOURS[mark.colour])
+            named.setdefault(mark.label, curve)
+    right.legend(named.values(), named.keys(), frameon=False, loc="upper left")
+    right.set(xlabel="growth rate a", ylabel="population")
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _chatter_chart() -> analysis.StabilityChart:
+    def chatter(t, z, w, *, history):
+        (x, v), (before,) = z, history
+        return jnp.stack([v, -0.1 * v - x + w * (before[0] - x)])
+
+    def tool(tau, w):
+        return analysis.LaggedEquation(chatter, jnp.zeros(2), w, delays=[lagrax.Lag(tau)])
+
+    return analysis.stability_chart(tool, np.linspace(1, 14, 90), np.linspace(0.02, 0.5, 60))
+
+
 # The files that a solve passes through: their place, and what happens there. And their imports.
 FLOW = {
     "solve.py": (0, 0, "solve(): the loop over\nthe intervals"),
     "checks.py": (-1, 0, "checks the arguments,\nmakes the Problem"),
     "grid.py": (-1, 2, "delays → breakpoints,\nwhere holds are sampled"),
     "method.py": (-1, 1, "how all intervals\nare stepped through"),
-    "solution.py": (1, 0, "Solution, result codes\nwith their remedies"),
-    "saving.py": (1, 1, "SaveAt → which interval\nholds which time"),
+    "solution.py": (1, -1, "Solution, result codes\nwith their remedies"),
+    "saving.py": (-1, -1, "SaveAt → which interval\nholds which time"),
     "gradients.py": (0, 1, "one interval: Direct,\nCheckpointed or Adjoint"),
     "steps.py": (0, 2, "one step; an interval\nof equal steps"),
     "adaptive.py": (1, 2, "adaptive steps, found\nand replayed"),
     "interval.py": (0, 3, "the vector field\nover one interval"),
     "field.py": (-1, 3, "the user's field,\ntraced and checked"),
-    "history.py": (1, 3, "knots and dense output,\nread by holds and lags"),
+    "history.py": (1, 3, "how holds and lags\nread the past"),
+    "recording.py": (1, 1, "one interval, written\non the tape"),
+    "backward.py": (1, 0, "back over the tape,\nstep by step"),
+    "tape.py": (2, 0.5, "the dense output of\nthe whole solve"),
 }
 ASKS = [
     ("solve.py", "checks.py"),
@@ -76,14 +118,18 @@ ASKS = [
     ("steps.py", "interval.py"),
     ("interval.py", "field.py"),
     ("interval.py", "history.py"),
+    ("solve.py", "backward.py"),
+    ("solve.py", "recording.py"),
+    ("recording.py", "tape.py"),
+    ("backward.py", "tape.py"),
 ]
 
 
 def flow() -> Figure:
     """How a solve flows through the files."""
-    figure = Figure(figsize=(9, 6))
+    figure = Figure(figsize=(11.5, 7))
     axes = figure.add_axes((0, 0, 1, 1))
-    axes.set(xlim=(-1.62, 1.62), ylim=(-3.42, 1.0))
+    axes.set(xlim=(-1.62, 2.62), ylim=(-3.42, 1.42))
     axes.axis("off")
     for caller, callee in ASKS:
         (x0, y0, _), (x1, y1, _) = FLOW[caller], FLOW[callee]
@@ -114,7 +160,7 @@ def _edge(x: float, y: float, dx: float, dy: float) -> tuple[float, float]:
 
 
 def main() -> None:
-    for name, draw in (("history", history), ("flow", flow)):
+    for name, draw in (("history", history), ("flow", flow), ("stability", stability)):
         path = FOLDER / f"{name}.png"
         draw().savefig(path, dpi=130)
         print(path)

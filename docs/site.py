@@ -136,8 +136,9 @@ def clean_notebook(content: str, file: File, files: Files) -> str:
     """Removes foreign scripts from a notebook's HTML and links it to the pages of the site."""
 
     def link(found: re.Match) -> str:
-        folder = posixpath.dirname(file.src_uri)
-        target = files.get_file_from_path(posixpath.normpath(posixpath.join(folder, found[1])))
+        folder = posixpath.dirname(f"docs/{file.src_uri}")
+        path = posixpath.normpath(posixpath.join(folder, found[1])).removeprefix("docs/")
+        target = files.get_file_from_path(path)
         if target is None:
             raise ValueError(f"{file.src_uri} links to {found[1]}, which is no page of the site.")
         return f'href="{target.url_relative_to(file)}{found[2] or ""}"'

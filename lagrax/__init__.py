@@ -17,7 +17,9 @@ from ._solve.delays import (
     Learn as Learn,
     holds as holds,
 )
+from ._solve.doses import Doses as Doses, doses as doses
 from ._solve.gradients import Adjoint as Adjoint, Checkpointed as Checkpointed, Direct as Direct
+from ._solve.jumps import Jump as Jump
 from ._solve.solution import (
     RESULTS as RESULTS,
     Knots as Knots,

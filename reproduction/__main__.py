@@ -148,10 +148,11 @@ def images(
     tensorboard: Tensorboard = False,
     as_json: Json = False,
 ) -> None:
-    """Train the image classifiers: data sets, models and seeds, in any number of pieces.
+    """Train the image classifiers on MNIST, CIFAR-10 and SVHN.
 
-    Finished runs are skipped, and several machines may share the folder. All of it takes a GPU for
-    hours; --quick takes two cores for two minutes.
+    The work can be done in any number of pieces, by data set, model and seed. Finished runs are
+    skipped, and several machines may share the folder. All of it takes a GPU for hours; --quick
+    takes two cores for two minutes.
     """
     _check_plotting()
     check_launcher(launcher)

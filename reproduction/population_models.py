@@ -220,7 +220,7 @@ def has_lag(model: PopulationModel) -> bool:
 # --- recipes --------------------------------------------------------------------------------------
 
 
-class Recipe(eqx.Module):
+class ClippedAdam(eqx.Module):
     """Adam on clipped gradients, at a rate that falls along a cosine to `floor` of its start.
     `memory` is the decay of the squared gradients.
 
@@ -250,7 +250,7 @@ class Recipe(eqx.Module):
         )
 
 
-def make_recipe(settings: PopulationSettings, name: str) -> Recipe:
+def make_recipe(settings: PopulationSettings, name: str) -> ClippedAdam:
     """Those beside "paper" and "clipped" change one thing in the paper's each, see steepness.py."""
     factor, floor, clip, memory = {
         "paper": (1.0, 1.0, np.inf, 0.999),
@@ -261,6 +261,6 @@ def make_recipe(settings: PopulationSettings, name: str) -> Recipe:
         "clip": (1.0, 1.0, settings.clip, 0.999),
     }[name]
     rate = jnp.asarray(factor * settings.learning_rate)
-    return Recipe(
+    return ClippedAdam(
         rate, jnp.asarray(floor), jnp.asarray(clip), jnp.asarray(memory), settings.iterations
     )

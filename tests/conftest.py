@@ -85,14 +85,15 @@ def pytest_collection_finish():
     gc.set_threshold(100_000, 50, 100)
 
 
-# Twice what one module takes at most.
-ENOUGH_MEMORY = 4 * 2**30
+# Programs of several modules share traces, so they are kept while the process is smaller than this.
+ENOUGH_MEMORY = 3 * 2**30  # bytes
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _clear_caches():
-    """Compiled programs are dropped after a module once they take much memory."""
+    """Compiled programs are dropped after a module once the process is large."""
     yield
+    # Linux counts in kilobytes. macOS counts in bytes, and drops them after each module.
     if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 > ENOUGH_MEMORY:
         jax.clear_caches()
 

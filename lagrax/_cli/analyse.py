@@ -10,6 +10,7 @@ import typer.core
 
 from .._solve.arguments import MOST_COUNT
 from ..plotting._matplotlib import write_figures
+from ..systems import SYSTEMS
 from ..training._files import write_atomically
 from ..training._machine import describe as machine
 from .analyse_diagram import (
@@ -27,9 +28,9 @@ from .analyse_equation import (
     check_ranges,
     describe_parameter,
     find_equation,
-    held_systems,
     parameters_of,
 )
+from .analyse_lagged import find_branches, find_chart
 from .analyse_linear import find_multipliers, find_stability_region
 from .answers import answering, check_folder, note_new_folder, write_summary
 from .command import (
@@ -44,7 +45,7 @@ from .long_run import precisely
 from .table import write_table
 
 # The values of each of two parameters.
-GRID = 120
+GRID, LAGGED_GRID = 120, 60
 # More do not fit into memory.
 MOST_STATES = 50_000_000
 
@@ -77,8 +78,8 @@ def _parse_range(text: str) -> ParameterRange:
 
 
 def _own_options() -> dict[str, tuple[Any, Any, Any]]:
-    """One option for each parameter that a system with holds has."""
-    systems = held_systems()
+    """One option for each parameter that a system has."""
+    systems = list(SYSTEMS)
     kinds = {p: type(default) for s in systems for p, default in parameters_of(s).items()}
     owners = {p: [s for s in systems if p in parameters_of(s)] for p in kinds}
     return {
@@ -88,8 +89,11 @@ def _own_options() -> dict[str, tuple[Any, Any, Any]]:
 
 
 def _help_of(parameter: str, owners: Sequence[str]) -> str:
-    about = describe_parameter(owners[0], parameter).capitalize()
-    return f"{about}, of {', '.join(owners)}."
+    about: dict[str, list[str]] = {}
+    for owner in owners:
+        about.setdefault(describe_parameter(owner, parameter), []).append(owner)
+    text = "; ".join(f"{words}, of {', '.join(those)}" for words, those in about.items())
+    return f"{text[0].upper()}{text[1:]}."
 
 
 Count = lambda text: typer.Option(help=text, min=1, max=MOST_COUNT)
@@ -101,18 +105,23 @@ def analyse(
         str,
         typer.Argument(
             metavar="EQUATION",
-            help=f"{', '.join(held_systems())}, or a folder that `lagrax fit` wrote.",
+            help=f"{', '.join(SYSTEMS)}, or a folder that `lagrax fit` wrote.",
         ),
     ],
     param: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME LOW HIGH",
-            help="Parameter to vary and its range. A linear equation takes two.",
+            help=(
+                "Parameter to vary and its range. An equation that is linear or has lags takes two."
+            ),
         ),
     ] = None,
     values: Annotated[
-        int | None, Count("Number of values: 2000; 400 of a learned equation; 120 of each of two.")
+        int | None,
+        Count(
+            "Number of values: 2000; 400 of a learned equation; 120 of each of two, 60 with lags."
+        ),
     ] = None,
     keep: Annotated[
         int | None,
@@ -129,11 +138,13 @@ def analyse(
     verbose: Verbose = False,
     **parameters: Any,
 ) -> None:
-    """Analyse the long run of an equation with holds.
+    """Analyse the long run of an equation.
 
-    Find its fixed points, multipliers and Lyapunov exponents. Over one parameter, draw a
-    bifurcation diagram; over two of a linear equation, the exact region of stability. A learned
-    equation has the parameter tau.
+    With holds, find its fixed points, multipliers and Lyapunov exponents; over one parameter, draw
+    a bifurcation diagram, and over two of a linear equation the exact region of stability. With
+    lags, find its equilibria, characteristic roots and the cycle; over one parameter, follow the
+    equilibria and cycles, and over two draw the stability chart. A learned equation has the
+    parameter tau.
     """
     given = {name: value for name, value in parameters.items() if value is not None}
     ranges = [_parse_range(text) for text in param or ()]
@@ -183,7 +194,7 @@ def analyse_equation(
         }
         lines = note_new_folder(folder)
         with answering(folder) as inside:
-            write_figures(inside, [*found.figures, *([run.cobweb] if run.cobweb else [])])
+            write_figures(inside, [*found.figures, *run.figures])
             for name, (names, columns) in found.tables.items():
                 write_table(inside / name, names, columns)
             if found.diagram is not None:
@@ -216,6 +227,10 @@ def _analyse_ranges(
 ) -> Finding:
     if not ranges:
         return Finding({}, [], [], {})
+    if equation.has_lags and len(ranges) == 2:
+        return find_chart(equation, *ranges, resolution=values or LAGGED_GRID)
+    if equation.has_lags:
+        return find_branches(equation, ranges[0], progress)
     if len(ranges) == 2:
         return find_stability_region(equation, *ranges, resolution=values or GRID)
     if equation.is_linear:

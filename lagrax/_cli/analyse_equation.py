@@ -6,12 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-from ..analysis import KnotMap
+from ..analysis import KnotMap, LaggedEquation
 from ..identify import Identifier, IdentifyError
 from ..systems import SYSTEMS, DigitalControl, HeldSystem, LinearSystem, System
 from .answers import is_unfinished, read_summary
+from .lagged_run import LaggedRun, find_lagged_run, has_lags_alone, learned_lagged
 from .long_run import LongRun, learned_map, long_run, long_run_of, why_no_map
 
 
@@ -39,18 +42,24 @@ class AnalysedEquation:
 
     name: str
     parameters: dict[str, int | float]
-    make: Callable[..., KnotMap | System]
+    make: Callable[..., KnotMap | System | LaggedEquation]
     is_linear: bool
     states: list[str]
     model: Identifier | None = None
+    has_lags: bool = False
 
-    def find_long_run(self) -> LongRun:
+    def find_long_run(self) -> LongRun | LaggedRun:
         """Its long run at the values of its parameters."""
+        if self.has_lags:
+            around = None
+            if self.model is not None:
+                around = np.concatenate([t.filled for t in self.model.series_])
+            return find_lagged_run(self.make(**self.parameters), self.states, around)  # pyright: ignore
         if self.model is not None:
             return long_run_of(self.model, self.parameters["tau"])
-        return long_run(self.make(**self.parameters))
+        return long_run(self.make(**self.parameters))  # pyright: ignore
 
-    def over(self, *names: str) -> Callable[..., KnotMap | System]:
+    def over(self, *names: str) -> Callable[..., Any]:
         """The equation as a function of some of its parameters."""
         return lambda *values: self.make(**self.parameters | dict(zip(names, values, strict=True)))
 
@@ -93,16 +102,11 @@ def held_systems() -> list[str]:
 
 def find_equation(target: str, given: Mapping[str, int | float]) -> AnalysedEquation:
     """The equation named `target`, or the learned one in the folder `target`."""
-    if target in held_systems():
-        return _make_classical(target, given)
     if target in SYSTEMS:
-        raise AnalyseError(
-            f"The equation {target} has a lag, and only equations with holds have a map from knot "
-            f"to knot: expected one of {', '.join(held_systems())}."
-        )
+        return _make_classical(target, given)
     if not Path(target).is_dir():
         raise AnalyseError(
-            f"No equation and no folder {target!r}: expected one of {', '.join(held_systems())}, "
+            f"No equation and no folder {target!r}: expected one of {', '.join(SYSTEMS)}, "
             "or a folder that `lagrax fit` wrote."
         )
     return _load_learned(Path(target), given)
@@ -123,7 +127,10 @@ def _make_classical(name: str, given: Mapping[str, int | float]) -> AnalysedEqua
     except ValueError as error:
         raise AnalyseError(str(error)) from None
     is_linear = issubclass(system, LinearSystem)
-    return AnalysedEquation(name, parameters, make, is_linear, number_states(size))
+    has_lags = name not in held_systems()
+    return AnalysedEquation(
+        name, parameters, make, is_linear, number_states(size), has_lags=has_lags
+    )
 
 
 def _load_learned(folder: Path, given: Mapping[str, int | float]) -> AnalysedEquation:
@@ -134,21 +141,26 @@ def _load_learned(folder: Path, given: Mapping[str, int | float]) -> AnalysedEqu
             "written: run that `lagrax fit` again."
         )
     try:
-        model = Identifier.load(inside)
+        exact = read_summary(inside.parent).get("precision") == "float64"
+        with jax.enable_x64(exact or jnp.zeros(()).dtype == jnp.float64):
+            model = Identifier.load(inside)
     except IdentifyError as error:
         raise AnalyseError(str(error)) from None
-    reason = why_no_map(model)
+    has_lags = has_lags_alone(model)
+    reason = None if has_lags else why_no_map(model)
     if reason is not None:
         raise AnalyseError(f"{folder}: {reason}")
-    known = {"tau": float(np.asarray(model.delays_[0].tau))}
+    # Several learned lags stay as they are.
+    varied = not has_lags or len(model.delays_) == 1
+    known = {"tau": float(np.asarray(model.delays_[0].tau))} if varied else {}
     name = folder.resolve().parent.name if folder.name == "model" else folder.resolve().name
     _check_values(name, given, known)
     columns = read_summary(inside.parent).get("columns")
     size = model.n_features_in_
     has_names = isinstance(columns, list) and len(columns) == size
     states = [str(x) for x in columns] if has_names else number_states(size)  # pyright: ignore
-    make = lambda tau: learned_map(model, tau)
-    return AnalysedEquation(name, known | dict(given), make, False, states, model)
+    make = lambda **taus: (learned_lagged if has_lags else learned_map)(model, **taus)
+    return AnalysedEquation(name, known | dict(given), make, False, states, model, has_lags)
 
 
 def number_states(size: int) -> list[str]:
@@ -175,19 +187,20 @@ def check_ranges(equation: AnalysedEquation, ranges: Sequence[ParameterRange]) -
     if len(ranges) > 2 or len(asked) < len(ranges):
         raise AnalyseError(
             f"--param {', '.join(r.name for r in ranges)}: expected one parameter, or two "
-            "different ones of a linear equation."
+            "different ones of an equation that is linear or has lags."
         )
-    if len(ranges) == 2 and not equation.is_linear:
+    if len(ranges) == 2 and not (equation.is_linear or equation.has_lags):
         raise AnalyseError(
-            f"{equation.name} is not linear, and two parameters give the stability region of a "
-            "linear equation: give one --param."
+            f"{equation.name} is not linear, and two parameters give the stability region of an "
+            "equation that is linear or has lags: give one --param."
         )
 
 
 def _check_values(name: str, asked: Mapping[str, Any], known: Mapping[str, int | float]) -> None:
     for parameter, value in asked.items():
         if parameter not in known:
-            raise AnalyseError(f"{name} has no parameter {parameter}: it has {', '.join(known)}.")
+            which = ", ".join(known) or "none"
+            raise AnalyseError(f"{name} has no parameter {parameter}: it has {which}.")
         if not np.all(np.isfinite(value)) or (parameter == "tau" and np.min(value) <= 0):
             sign = "positive" if parameter == "tau" else "finite"
             got = " to ".join(f"{x:g}" for x in np.ravel(value))

@@ -21,11 +21,12 @@ from .answers import FolderError
 from .command import Json, in_order, leaving_as_it_was, print_json, run_app
 from .explore_sliders import ExploreError
 from .fit import FitError, fit
+from .predict import predict
 from .simulate import SimulateError, app as simulate_app
 from .table import TableError
 
 app = typer.Typer(
-    cls=in_order("simulate", "analyse", "explore", "fit", "info"),
+    cls=in_order("simulate", "analyse", "explore", "fit", "predict", "info"),
     help="Solve, analyse and learn delay differential equations.",
     no_args_is_help=True,
     add_completion=False,
@@ -73,6 +74,7 @@ def main(
 app.add_typer(simulate_app, name="simulate")
 app.command("analyse", cls=CommandWithRanges)(analyse)
 app.command("fit")(fit)
+app.command("predict")(predict)
 
 
 @app.command()

@@ -175,7 +175,10 @@ def answer_paths(summary: dict[str, Any], verbose: bool) -> list[Path]:
 
 
 # The file of an answer to open first, the best one first.
-OPEN_FIRST = ("report.html", "figures/diagram.png", "figures/region.png", "figures/cobweb.png")
+OPEN_FIRST = (
+    "report.html",
+    *(f"figures/{name}.png" for name in ("diagram", "region", "chart", "cobweb", "cycle")),
+)
 
 
 @contextlib.contextmanager

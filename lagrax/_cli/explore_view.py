@@ -311,9 +311,7 @@ def _make_diagram(state: ExplorerState, here: Float[np.ndarray, " states"]) -> D
             values = values[:: VALUES // 80]
             late = _solve_late(state.over_axis(), state.start, jnp.asarray(values))
             turns = [_find_extrema(ys) for ys in np.asarray(late, float)]
-            states = np.full((len(turns), max(map(len, turns))), np.nan)
-            for row, found in zip(states, turns, strict=True):
-                row[: len(found)] = found
+            return _draw_extrema(state, values, turns, here)
     return _draw_states(state, states, here)
 
 
@@ -332,14 +330,8 @@ def _solve_late(
 def _draw_states(
     state: ExplorerState, states: Float[np.ndarray, "v kept"], here: np.ndarray
 ) -> Drawing:
-    held = issubclass(state.equation.system, HeldSystem)
-    known = states[np.isfinite(states)]
-    top = min(float(known.max(initial=0.1)), state.equation.top)
-    low = float(known.min(initial=top))
-    margin = 0.04 * (top - low) or 0.04
-    ends = (low - margin, top + margin)
-    label = "x at the knots" if held else "maxima and minima of x"
-    drawing = _draw_with_marker(state, [], ends, label, here)
+    ends = _find_ends(state, states)
+    drawing = _draw_with_marker(state, [], ends, "x at the knots", here)
     drawing["layout"]["yaxis"]["showgrid"] = False  # it would cover the branches
     first, last = state.axis_range
     half = (last - first) / (len(states) - 1) / 2
@@ -357,6 +349,27 @@ def _draw_states(
         }
     ]
     return drawing
+
+
+def _draw_extrema(
+    state: ExplorerState, values: np.ndarray, extrema: list[np.ndarray], here: np.ndarray
+) -> Drawing:
+    """Draws the extrema over each value as dots. Columns of an image would be stairs, since there
+    are few values."""
+    over = np.repeat(values, [len(found) for found in extrema])
+    states = np.concatenate(extrema)
+    dots = Points(over, states, "extrema", "blue", size=1.8)
+    ends = _find_ends(state, states)
+    return _draw_with_marker(state, [dots], ends, "maxima and minima of x", here)
+
+
+def _find_ends(state: ExplorerState, states: np.ndarray) -> tuple[float, float]:
+    """The range of a diagram that shows the states, up to the equation's `top`."""
+    known = states[np.isfinite(states)]
+    top = min(float(known.max(initial=0.1)), state.equation.top)
+    low = float(known.min(initial=top))
+    margin = 0.04 * (top - low) or 0.04
+    return low - margin, top + margin
 
 
 def _draw_moduli(state: ExplorerState, values: np.ndarray, here: np.ndarray) -> Drawing:

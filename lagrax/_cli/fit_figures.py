@@ -7,6 +7,8 @@ import numpy as np
 from ..plotting import Figure, Line, Mark, Panel, Points
 from .fit_model import Fit, describe_future
 from .long_run import LongRun
+from .table import Measurements
+from .units import list_ticks
 
 # Measured samples shown before the forecast, for each sample of it.
 BEFORE = 4
@@ -31,6 +33,16 @@ def draw_figures(result: Fit) -> dict[str, Figure]:
     return {figure.name: figure for figure in drawn if figure is not None}
 
 
+def draw_times(marks: list[Mark], table: Measurements, name: str) -> Panel:
+    """A panel over time, whose axis shows dates if the table has them."""
+    if table.calendar is None:
+        return Panel(marks, "", table.time_label, name)
+    ts = np.concatenate([np.asarray(mark.x, float) for mark in marks])
+    ticks = list_ticks(table.calendar, float(ts.min()), float(ts.max()))
+    label = table.time_name if len(ticks) > 1 else table.time_label
+    return Panel(marks, "", label, name, xticks=ticks if len(ticks) > 1 else ())
+
+
 def _draw_columns(
     result: Fit, name: str, caption: str, marks_of: Callable[[int], list[Mark]]
 ) -> Figure:
@@ -38,8 +50,7 @@ def _draw_columns(
     names = result.table.names
     hidden = len(names) - MOST_PANELS
     panels = [
-        Panel(marks_of(i), "", result.table.time_label, name)
-        for i, name in enumerate(names[:MOST_PANELS])
+        draw_times(marks_of(i), result.table, name) for i, name in enumerate(names[:MOST_PANELS])
     ]
     if hidden > 0:
         caption += f" The CSV file has {hidden} more columns."
@@ -179,8 +190,9 @@ def _draw_losses(result: Fit) -> Figure | None:
         series = result.model.losses_[name]
         values = np.reshape(series.values, (len(series.steps), -1))
         marks += [Line(series.steps, v, label, colour, width=0.8) for v in values.T]
+    number = result.model.ensemble
     caption = (
-        f"Mean squared error of a window during the training of {result.model.ensemble} models, in "
+        f"Mean squared error of a window during training of {number} model{'s' * (number > 1)}, in "
         "squares of standard deviations. Each model is kept at its smallest held-out error."
     )
     panel = Panel(marks, "", "iteration", "mean squared error", ylog=True)

@@ -23,7 +23,7 @@ from .fit_baselines import Series, predict_baselines
 from .fit_delays import Lookback, make_candidates, make_delays, read_lookback, refine_chosen
 from .fit_options import FitError, FitOptions
 from .fit_scores import Score, find_doubt, score_predictions
-from .fit_seasons import Season, add_seasons, continue_inputs, find_season
+from .fit_seasons import Season, add_seasons, continue_inputs, find_season, read_season
 from .fit_terms import Symbols, Term, choose_all_symbols, list_terms
 from .long_run import LongRun, long_run_of, precisely, why_no_map
 from .table import Measurements, read_inputs
@@ -31,6 +31,8 @@ from .units import MONTHS, Calendar, Duration, UnitError
 
 States = Float[np.ndarray, "samples states"]
 MOST_RANGES = 4
+# A state that is measured seldom repeats its value; a setting does so most of the time.
+MOST_REPEATED = 0.5
 MOST_SAMPLES = 1_000_000
 
 
@@ -67,6 +69,7 @@ class Fit:
     season: Season | None
     notes: list[str]
     seconds: dict[str, float]
+    precision: str = "float32"
 
     @property
     def table(self) -> Measurements:
@@ -102,7 +105,9 @@ class Fit:
     def doubt(self) -> str | None:
         """Why the forecast is not to be trusted, or None."""
         season = self.season.option if self.season and not self.options.season else None
-        return find_doubt(self.scores, season)
+        doubt = find_doubt(self.scores, season)
+        hint = suggest_inputs(self.table) if doubt else None
+        return f"{doubt} {hint}" if hint else doubt
 
     @property
     def unsure(self) -> list[str]:
@@ -112,6 +117,19 @@ class Fit:
             tau = float(np.asarray(chosen.kept[0].tau))
             return _compare_periods([tau], chosen.scans, self.table)
         return _compare_periods(self.model.periods_, self.model.scans_, self.table)
+
+
+def suggest_inputs(table: Measurements) -> str | None:
+    """A sentence on columns that look as if they drive the others, if no inputs are named."""
+    if len(table.names) < 2 or len(table.input_names) > table.season_inputs:
+        return None
+    repeats = lambda y: float(np.mean(np.diff(y[np.isfinite(y)]) == 0))
+    columns = zip(table.names, table.ys.T, strict=True)
+    stepping = [name for name, y in columns if repeats(y) > MOST_REPEATED]
+    if not stepping or len(stepping) == len(table.names):
+        return None
+    options = " ".join(f"--input {name}" for name in stepping)
+    return f"Columns that change in steps may drive the others: add {options} if they do."
 
 
 def _compare_periods(
@@ -142,11 +160,11 @@ def _compare_periods(
 
 def fit_equation(data: Path, options: FitOptions, tables: Sequence[Measurements]) -> Fit:
     """Fits one equation to all series as the options ask, with progress on stderr."""
-    with jax.enable_x64(jnp.zeros(()).dtype == jnp.float64 or _needs_float64(tables)):
+    with jax.enable_x64(jnp.zeros(()).dtype == jnp.float64 or needs_float64(tables)):
         return _fit_equation(data, options, tables)
 
 
-def _needs_float64(tables: Sequence[Measurements]) -> bool:
+def needs_float64(tables: Sequence[Measurements]) -> bool:
     """Whether times or values have more digits than float32."""
     return any(has_too_many_digits(t.ts - t.ts[0], t.ys) for t in tables)
 
@@ -169,7 +187,10 @@ def _fit_equation(data: Path, options: FitOptions, tables: Sequence[Measurements
         stamps.append(time.monotonic())
         _say("Predicting, forecasting, and looking at the long run")
         parts = _predict(tables, model)
-        season = find_season(table, min(int(0.8 * len(table.ts)), len(table.ts)))
+        until = min(n or len(t.ts) for t, n in zip(tables, model.held_out_from_, strict=True))
+        season = find_season(table, until)
+        if options.season:
+            season = read_season(table, options.season[0])
         scores = _score(tables, model, season, len(later))
         forecast = _forecast(tables[-1], model, later, future) if len(later) else None
         long_run = _look_at_long_run(model)
@@ -190,6 +211,7 @@ def _fit_equation(data: Path, options: FitOptions, tables: Sequence[Measurements
         season,
         notes,
         seconds,
+        str(jnp.zeros(()).dtype),
     )
 
 
@@ -280,8 +302,8 @@ def describe_held_out(result: Fit) -> str:
     cut = [part for part in result.parts if 0 < part.held_out < len(part.table.ts)]
     whole = [part.table.group for part in result.parts if part.held_out == 0]
     if whole and not cut:
-        groups = ", ".join(whole) if len(whole) <= 5 else f"the last {len(whole)}"
-        return f"{groups} of {len(result.parts)} series"
+        groups = ", ".join(whole) if len(whole) <= 5 else "the last ones"
+        return f"{len(whole)} of {len(result.parts)} series ({groups})"
     if len(result.parts) > 1:
         return f"the ends of {len(cut)} of {len(result.parts)} series"
     return f"the end, from {result.table.format_time(result.table.ts[result.held_out])} on"
@@ -369,7 +391,8 @@ def _score(
     """Scores predictions from many held-out starts, and those of simple forecasts."""
     errors = model._measure_errors(max(model.window_, later)).until(model.window_)
     pairs = zip(model.series_, model.held_out_from_, strict=True)
-    series = [Series(t.filled, t.us, until) for t, until in pairs]
+    own = len(tables[0].input_names) - tables[0].season_inputs
+    series = [Series(t.filled, t.us[:, :own], until) for t, until in pairs]
     regular = all(t.is_regular for t in tables)
     baselines = predict_baselines(series, errors, season, regular)
     variance = np.concatenate([t.filled for t in model.series_]).var(axis=0)

@@ -53,10 +53,16 @@ def find_season(table: Measurements, until: int) -> Season | None:
     if not peaks.size:
         return None
     # Multiples of a season are as strong as the season itself.
-    lag = int(peaks[strength[peaks] > 0.9 * strength[peaks].max()][0])
+    lag = int(peaks[strength[peaks] > 0.7 * strength[peaks].max()][0])
     length = float(f"{lag * table.gap:.4g}")
     unit = SHORT[table.unit] if table.unit else ""
     return Season(lag, table.with_unit(length), f"{length:g}{unit}")
+
+
+def read_season(table: Measurements, season: Duration) -> Season:
+    """A season that is given."""
+    length = count_season(season, table.unit)
+    return Season(max(1, round(length / table.gap)), table.in_words(length), str(season))
 
 
 def count_season(season: Duration, unit: str | None) -> float:
@@ -77,25 +83,40 @@ def add_seasons(table: Measurements, seasons: Sequence[Duration]) -> Measurement
 
     They act from each sample to the next, so they have the value in the middle between them.
     """
-    for number, season in enumerate(seasons):
+    found: list[tuple[float, int]] = []
+    for season in seasons:
         length = count_season(season, table.unit)
-        if length < 3 * table.gap or length > table.span:
+        if not 3 * table.gap <= length <= table.span:
             raise FitError(
                 f"--season {season} is not between three samples "
                 f"({table.in_words(3 * table.gap)}) and the length of the series "
                 f"({table.in_words(table.span)}), so it cannot be learned: give another one."
             )
         pairs = min(MOST_PAIRS if len(seasons) == 1 else 2, int(length / table.gap - 1) // 2)
-        table = _add_season(table, length, pairs, "" if len(seasons) == 1 else f"{number + 1}")
+        found.append((length, pairs))
+    return repeat_seasons(table, found)
+
+
+def repeat_seasons(
+    table: Measurements, seasons: Sequence[tuple[float, int]], origin: float = 0.0
+) -> Measurements:
+    """The table with seasons of given lengths and numbers of cosines as inputs. `origin` is the
+    time of its first row on the clock of the table from which the seasons were learned."""
+    for number, (length, pairs) in enumerate(seasons):
+        suffix = "" if len(seasons) == 1 else f"{number + 1}"
+        table = _add_season(table, length, pairs, suffix, origin)
     return table
 
 
-def _add_season(table: Measurements, length: float, pairs: int, suffix: str) -> Measurements:
+def _add_season(
+    table: Measurements, length: float, pairs: int, suffix: str, origin: float
+) -> Measurements:
     names, columns = list(table.input_names), [table.inputs]
     for pair in range(1, pairs + 1):
         for name, function in (("cos", np.cos), ("sin", np.sin)):
             names.append(f"{name}{pair}{'_' * bool(suffix)}{suffix}")
-            columns.append(function(2 * np.pi * pair * _middles(table.ts) / length)[:, None])
+            angle = 2 * np.pi * pair * (_middles(table.ts) + origin) / length
+            columns.append(function(angle)[:, None])
     lengths = (*table.seasons, (length, pairs))
     return dataclasses.replace(
         table,

@@ -66,7 +66,7 @@ class LongRun(NamedTuple):
                 return "From almost every start it neither dies out nor grows."
             factor = f"by a factor of {np.exp(exponent):.4g} {each} in the end"
             return f"From almost every start it {verb}, {factor}."
-        begin = f"From {_format_state(self.start, self.unit)}"
+        begin = f"From {format_state(self.start, self.unit)}"
         if not np.isfinite(exponent):
             return f"{begin} it runs away to infinity."
         if self.underflows:
@@ -117,7 +117,7 @@ class LongRun(NamedTuple):
     def points(self, orbit: Orbit) -> str:
         """The states of an orbit at the knots, in order."""
         states = np.asarray(orbit.points, float)[:, : len(self.start)]
-        return " → ".join(_format_state(state, self.unit) for state in states)
+        return " → ".join(format_state(state, self.unit) for state in states)
 
     def rows(self) -> list[list[str]]:
         """A row for each orbit, with its states, period, multipliers and stability."""
@@ -125,11 +125,16 @@ class LongRun(NamedTuple):
             [
                 self.points(o),
                 str(o.period),
-                ", ".join(map(_format_number, o.multipliers)),
+                ", ".join(map(format_number, o.multipliers)),
                 o.stability,
             ]
             for o in self.orbits
         ]
+
+    @property
+    def figures(self) -> list[Figure]:
+        """The cobweb, if there is one."""
+        return [self.cobweb] if self.cobweb else []
 
     def lines(self) -> list[str]:
         """The lines to print."""
@@ -161,12 +166,12 @@ class LongRun(NamedTuple):
         }
 
 
-def _format_state(numbers: np.ndarray, unit: float) -> str:
+def format_state(numbers: np.ndarray, unit: float = 1.0) -> str:
     shown = [f"{0.0 if abs(x) < 1e-12 * unit else x:.5g}" for x in np.ravel(numbers)]
     return shown[0] if len(shown) == 1 else f"({', '.join(shown)})"
 
 
-def _format_number(z: complex) -> str:
+def format_number(z: complex) -> str:
     if abs(z.imag) <= 1e-9 * abs(z):
         return f"{z.real:.5g}"
     return f"{z.real:.5g}{'+' if z.imag > 0 else '−'}{abs(z.imag):.5g}i"

@@ -172,7 +172,7 @@ def _solve_system(system: System, start: Array, ts: np.ndarray) -> Solution:
     if not positive:
         return solution
     states, knots = jnp.asarray(solution.ys), solution.knots
-    knots = Knots(knots.ts, jnp.exp(knots.ys))
+    knots = Knots(knots.ts, jnp.exp(knots.ys), jnp.exp(knots.before))
     return dataclasses.replace(solution, ys=jnp.exp(states), knots=knots)
 
 

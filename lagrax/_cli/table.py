@@ -185,8 +185,10 @@ def read_table(
     return table
 
 
-def read_tables(path: Path, roles: Roles) -> list[Measurements]:
+def read_tables(path: Path, roles: Roles, *, to_learn: bool = True) -> list[Measurements]:
     """Reads the measurements in a file, one series for each value of the column `by`.
+
+    Unless there is an equation `to_learn`, columns may be constant, and a few rows are enough.
 
     Raises a `TableError` if a cell is invalid. Empty cells, NA, NaN and null are missing values. A
     CSV file has a header; commas, semicolons or tabs between its cells; and decimals with points,
@@ -195,10 +197,10 @@ def read_tables(path: Path, roles: Roles) -> list[Measurements]:
     """
     sheet, roles = _prepare_sheet(Sheet.read(path), roles)
     time, names = _assign_columns(sheet, roles)
-    if len(sheet.rows) < LEAST_ROWS:
+    if len(sheet.rows) < (LEAST_ROWS if to_learn else 3):
         raise TableError(
             f"{path} has too few rows of values: {len(sheet.rows)}; expected at least "
-            f"{LEAST_ROWS}: measure for longer, or more often."
+            f"{LEAST_ROWS if to_learn else 3}: measure for longer, or more often."
         )
     groups = _split_groups(sheet, roles.by)
     left_out = []
@@ -214,8 +216,11 @@ def read_tables(path: Path, roles: Roles) -> list[Measurements]:
             f"expected one at least: its columns are {list_names(sheet.names)}."
         )
     times = {group: _read_times(sheet.take(rows), time, roles) for group, rows in groups.items()}
-    ys = np.stack([_read_values(sheet, name) for name in names], axis=1)
-    inputs = [_read_input(sheet, name) for name in roles.inputs]
+    read, read_input = _read_values, _read_input
+    if not to_learn:
+        read, read_input = _parse_values, _read_known
+    ys = np.stack([read(sheet, name) for name in names], axis=1)
+    inputs = [read_input(sheet, name) for name in roles.inputs]
     us = np.reshape(inputs, (len(inputs), len(ys))).T
     return [
         Measurements(

@@ -161,6 +161,52 @@ class Calendar:
             )
 
 
+# Steps between the ticks of an axis, in seconds, and in months.
+_TICKS = (
+    1,
+    5,
+    15,
+    30,
+    60,
+    300,
+    900,
+    1800,
+    3600,
+    10800,
+    21600,
+    43200,
+    86400,
+    172800,
+    604800,
+    1209600,
+)
+_MONTH_TICKS = (1, 3, 6, *(12 * m * 10**k for k in range(4) for m in (1, 2, 5)))
+MOST_TICKS = 6
+
+
+def list_ticks(calendar: Calendar, low: float, high: float) -> list[tuple[float, str]]:
+    """Round dates between two times, and their texts."""
+    start, end = calendar.dates(np.array([low, high]))
+    length = (end - start).total_seconds()
+    step = next((s for s in _TICKS if length <= MOST_TICKS * s), None)
+    if step is not None:
+        first = start.replace(hour=0, minute=0, second=0, microsecond=0)
+        count = int((start - first).total_seconds() // step)
+        dates = [first + datetime.timedelta(seconds=step * (count + i)) for i in range(9)]
+        form = "%H:%M:%S" if step < 60 else "%m-%d %H:%M" if step < 86400 else "%Y-%m-%d"
+    else:
+        months = length / 86400 / 30.44
+        apart = next((m for m in _MONTH_TICKS if months <= MOST_TICKS * m), _MONTH_TICKS[-1])
+        number = (12 * start.year + start.month - 1) // apart * apart
+        first = start.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+        numbers = [n for n in range(number, number + 9 * apart, apart) if 12 <= n < 12 * 9999]
+        dates = [first.replace(year=n // 12, month=n % 12 + 1) for n in numbers]
+        form = "%Y-%m" if apart < 12 else "%Y"
+    kept = [date for date in dates if start <= date <= end]
+    places = calendar.count(kept) if kept else []
+    return [(float(p), d.strftime(form)) for p, d in zip(places, kept, strict=True)]
+
+
 def format_dates(dates: Sequence[datetime.datetime], sep: str = "T") -> list[str]:
     """ISO dates, without the time of day if all are at midnight, without seconds if all are 0."""
     if all(d.time() == datetime.time() and d.tzinfo is None for d in dates):

@@ -11,11 +11,12 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, PyTree, Real
 
-from .interval import Interval, IntervalSolution, State
+from .interval import Interval, IntervalSolution
 from .method import Method
-from .saving import make_room, put_row, save_step, save_step_in_loop
+from .saving import make_room, save_step, save_step_in_loop
 from .solution import RESULTS
-from .steps import Stepper, is_finite, make_empty_infos, make_term, read_lags, select
+from .steps import Stepper, is_finite, make_term, read_lags, select
+from .tape import Recording, State, make_coefficients
 
 
 class AdaptiveState(eqx.Module):
@@ -92,7 +93,8 @@ def _resolution(t: Array, length: Array) -> Array:
 class _LoopState(eqx.Module):
     """The state of the loop over the steps of one interval.
 
-    `saved` counts the saved times passed so far. `saves`, `ends` and `infos` are buffers.
+    `saved` counts the saved times passed so far. `saves`, `ends` and `recording` are buffers. The
+    first two are None with a tape, and the last one without.
     """
 
     t: Array
@@ -103,20 +105,49 @@ class _LoopState(eqx.Module):
     saved: Int[Array, ""]
     saves: Any
     ends: Any
-    infos: Any
+    recording: Recording | None
 
 
 def find_steps(
     interval: Interval, method: Method, state: AdaptiveState
 ) -> tuple[IntervalSolution, AdaptiveState, AcceptedSteps]:
     """Solves an interval in adaptive steps. Not reverse-differentiable."""
+    loop, new = _take_adaptive_steps(interval, method, state, None)
+    # An interval of no length takes no step. Its end still moves with its length: replay one step.
+    empty = interval.length == 0
+    ends = jnp.where(empty, loop.ends.at[1].set(1), loop.ends)
+    steps = AcceptedSteps(ends, jnp.where(empty, 1, new.accepted - state.accepted))
+    return IntervalSolution(loop.y, loop.saves), new, steps
+
+
+def record_steps(
+    interval: Interval, method: Method, state: AdaptiveState, recording: Recording, row: Array
+) -> tuple[State, AdaptiveState, Recording]:
+    """Solves interval number `row` in adaptive steps, which are written on the tape.
+
+    Not reverse-differentiable.
+    """
+    loop, new = _take_adaptive_steps(interval, method, state, recording, row)
+    assert loop.recording is not None
+    # An interval of no length takes no step. Its end still moves with its length, so it gets a step
+    # on the tape, which stays where it is.
+    empty = interval.length == 0
+    count = new.accepted - state.accepted
+    recording = loop.recording.put_empty(row, loop.y, loop.slope, empty)
+    return loop.y, new, recording.finish(row, jnp.where(empty, 1, count), interval.end)
+
+
+def _take_adaptive_steps(
+    interval: Interval,
+    method: Method,
+    state: AdaptiveState,
+    recording: Recording | None,
+    row: Any = None,
+) -> tuple[_LoopState, AdaptiveState]:
     stepper = method.stepper
     f = interval.vector_field(stepper.looks_ahead)
     y, t, end = interval.y, interval.start, interval.end
     keeps_slope = method.keeps_slope(interval.field)
-    infos = None
-    if method.keep_dense:
-        infos = _stay_at(y, make_empty_infos(stepper, t, y, (method.room,)))
     clip = _make_clip(end, method.controller, method.step_ts)
     loop = _LoopState(
         t=t,
@@ -126,29 +157,27 @@ def find_steps(
         adaptive=state,
         saved=jnp.asarray(0),
         saves=make_room(y, interval.save_at),
-        ends=jnp.zeros(method.room + 1, t.dtype),
-        infos=infos,
+        ends=None if recording else jnp.zeros(method.room + 1, t.dtype),
+        recording=recording,
     )
 
     def unfinished(loop):
         now = loop.adaptive
         spent = now.accepted + now.rejected >= method.max_steps
-        spent |= now.accepted - state.accepted >= method.room
+        if recording is None:
+            spent |= now.accepted - state.accepted >= method.room
         return (loop.t < end) & (now.result == RESULTS.successful) & ~spent
 
-    advance = _make_advance(interval, f, method, clip, state.accepted)
-    buffers = lambda loop: (loop.saves, loop.ends, loop.infos)
+    first = None if recording is None else recording.tape.first[row]
+    advance = _make_advance(interval, f, method, clip, state.accepted, first)
+    buffers = lambda loop: (loop.saves, loop.ends, recording and loop.recording.buffers())
     loop = eqxi.while_loop(unfinished, advance, loop, kind="lax", buffers=buffers)
     now = loop.adaptive
     short = (loop.t < end) & (now.result == RESULTS.successful)
     result = RESULTS.where(short, RESULTS.promote(diffrax.RESULTS.max_steps_reached), now.result)
     slope = loop.slope if keeps_slope else None
     new = AdaptiveState(now.dt, now.controller, slope, now.accepted, now.rejected, result, loop.t)
-    # An interval of no length takes no step. Its end still moves with its length: replay one step.
-    empty = interval.length == 0
-    ends = jnp.where(empty, loop.ends.at[1].set(1), loop.ends)
-    steps = AcceptedSteps(ends, jnp.where(empty, 1, now.accepted - state.accepted))
-    return _interval_solution(interval, loop.y, loop.saves, loop.infos, steps), new, steps
+    return loop, new
 
 
 def _make_clip(
@@ -189,10 +218,11 @@ def _make_clip(
     return clip
 
 
-def _make_advance(interval: Interval, f, method: Method, clip, begun: Array) -> Callable:
+def _make_advance(interval: Interval, f, method: Method, clip, begun: Array, first) -> Callable:
     """Makes the loop's body, which tries one step and accepts or rejects it.
 
-    `begun` is the number of steps accepted before this interval.
+    `begun` is the number of steps accepted before this interval, and `first` the number of its
+    first step on the tape.
     """
     stepper, controller, end = method.stepper, method.controller, interval.end
     assert controller is not None
@@ -202,8 +232,13 @@ def _make_advance(interval: Interval, f, method: Method, clip, begun: Array) -> 
     def advance(now: _LoopState) -> _LoopState:
         state = now.adaptive
         h = now.t_next - now.t
-        lagged = read_lags(interval, stepper, now.t, h)
-        y, error, info, slope, failed = stepper.step(f, now.t, h, now.y, now.slope, lagged)
+        of_step, field = interval, f
+        if interval.lags is not None and now.recording is not None:
+            # Read from the buffers themselves, since another tape would be a copy.
+            of_step = interval.with_tape(now.recording.read())
+            field = of_step.vector_field(stepper.looks_ahead)
+        lagged = read_lags(of_step, stepper, now.t, h)
+        y, error, info, slope, failed = stepper.step(field, now.t, h, now.y, now.slope, lagged)
         # A step that leads nowhere, such as an implicit one without a solution, was too long. The
         # controller scales errors by the new state, so both are replaced.
         lost = ~is_finite(y)
@@ -229,6 +264,12 @@ def _make_advance(interval: Interval, f, method: Method, clip, begun: Array) -> 
             *(info, accepted, "lax"),
         )
         number = state.accepted - begun
+        ends, recording = now.ends, now.recording
+        if recording is None:
+            ends = eqxi.buffer_at_set(ends, number + 1, end_at, pred=accepted)
+        else:
+            coefficients = make_coefficients(stepper.interpolation, info)
+            recording = recording.put(first + number, t, coefficients, now.slope, accepted)
         return _LoopState(
             t=t,
             t_next=clip(t, t_next, accepted),
@@ -245,8 +286,8 @@ def _make_advance(interval: Interval, f, method: Method, clip, begun: Array) -> 
             ),
             saved=saved,
             saves=saves,
-            ends=eqxi.buffer_at_set(now.ends, number + 1, end_at, pred=accepted),
-            infos=put_row(now.infos, info, number, accepted),
+            ends=ends,
+            recording=recording,
         )
 
     return advance
@@ -269,20 +310,6 @@ def _judge_step(interval: Interval, y: State, failed: RESULTS, accepted, t, dt) 
     return RESULTS.where(stuck, why, result)
 
 
-def _stay_at(y: State, infos: PyTree) -> PyTree:
-    """Makes the first step stay at y, for an interval of no length, which takes no step."""
-    put = lambda x, rows: rows.at[0].set(x)
-    return infos | {end: jax.tree.map(put, y, infos[end]) for end in ("y0", "y1") if end in infos}
-
-
-def _interval_solution(interval: Interval, y, saves, infos, steps: AcceptedSteps):
-    if infos is None:
-        return IntervalSolution(y, saves, None)
-    ts = interval.start + steps.ends * interval.length
-    used = jnp.arange(ts.shape[0]) <= steps.count
-    return IntervalSolution(y, saves, (jnp.where(used, ts, jnp.inf), infos))
-
-
 # --- the replay -----------------------------------------------------------------------------------
 
 
@@ -292,19 +319,15 @@ def replay_steps(
     steps: AcceptedSteps,
     *,
     kind: Literal["checkpointed", "bounded"],
-    keep_dense: bool,
 ) -> IntervalSolution:
     """Takes the accepted steps again, without a search. Reverse mode goes through this."""
     f = interval.vector_field(stepper.looks_ahead)
     max_steps = steps.ends.shape[0] - 1
     ends = lax.stop_gradient(steps.ends)
     slope = stepper.begin(f, interval.start, ends[1] * interval.length, interval.y)
-    infos = None
-    if keep_dense:
-        infos = make_empty_infos(stepper, interval.start, interval.y, (max_steps,))
 
     def body(carry):
-        j, y, slope, saved, saves, infos = carry
+        j, y, slope, saved, saves = carry
         begin, end = ends[j], ends[j + 1]
         t, h = interval.start + begin * interval.length, (end - begin) * interval.length
         lagged = read_lags(interval, stepper, t, h)
@@ -316,7 +339,7 @@ def replay_steps(
             )
         else:  # A loop within a bounded loop costs more than it saves.
             saves = save_step(stepper.interpolation, saves, *where)
-        return j + 1, y, slope, saved, saves, put_row(infos, info, j, True)
+        return j + 1, y, slope, saved, saves
 
     zero = jnp.asarray(0)
     # Every place is overwritten, so the initial content must carry no derivative.
@@ -324,12 +347,12 @@ def replay_steps(
     carry = eqxi.while_loop(
         lambda carry: carry[0] < steps.count - 1,
         body,
-        (zero, interval.y, slope, zero, saves, infos),
+        (zero, interval.y, slope, zero, saves),
         kind=kind,
         max_steps=max_steps,
-        buffers=lambda carry: carry[4:] if kind == "checkpointed" else carry[5],
+        buffers=lambda carry: carry[4] if kind == "checkpointed" else None,
     )
     # The last step stands outside of the loop, since the backward pass of the loop takes each of
     # its steps once more. If none was accepted, this one has no length.
-    _, y, _, _, saves, infos = body(carry)
-    return _interval_solution(interval, y, saves, infos, steps)
+    _, y, _, _, saves = body(carry)
+    return IntervalSolution(y, saves)

@@ -40,6 +40,7 @@ from .delays import (
 from .field import takes_history
 from .gradients import Adjoint, Checkpointed, Direct, Gradient
 from .grid import Grid, make_grid
+from .jumps import Jump, check_jumps
 from .method import Method, make_method
 from .saving import SaveTimes, find_save_times, list_subs
 
@@ -66,6 +67,7 @@ class Problem(NamedTuple):
     y0: PyTree
     past: Callable | None
     delays: list[Entry]
+    jumps: list[Jump]
     grid: Grid
     method: Method
     gradient: Gradient
@@ -83,6 +85,7 @@ def check_problem(
     args: PyTree,
     *,
     delays: Any,
+    jumps: Any,
     solver: Any,
     stepsize_controller: Any,
     steps: Any,
@@ -106,24 +109,34 @@ def check_problem(
     controller, step_ts, jump_ts = _take_times(stepsize_controller)
     controller = _check_controller(solver, controller, dt0) if steps is None else None
     y0, past, dtype = _check_state(y0, t0)
+    jumps = check_jumps(jumps, y0)
+    if jumps and past is None:
+        # A jump at t0 does not change the past.
+        past = eqx.Partial(lambda y0, t: y0, y0)
     solver = _set_tolerances(solver, controller, dtype)
     _check_saveat(saveat, t0, t1, dtype)
     gradient = _check_gradient(gradient, delays, solver, controller, saveat, dtype)
-    _check_resolution(delays, t0, t1, dtype)
+    _check_resolution(delays, jumps, t0, t1, dtype)
     if is_shared or intervals is not None:
         _check_intervals(intervals, delays, t0, t1)
     else:
         intervals = len(fields)
     order = int(solver.order(diffrax.ODETerm(lambda t, y, args: y)) or 1)
     grid = make_grid(
-        delays, t0, t1, intervals=intervals, levels=order, dtype=dtype, jump_ts=jump_ts
+        *(delays, t0, t1),
+        intervals=intervals,
+        # A jump of the state is a kink one lag later, so it is followed through one lag more.
+        levels=order + bool(jumps),
+        dtype=dtype,
+        jump_ts=jump_ts,
+        jumps=jumps,
     )
     if not is_shared:
         _check_number_of_fields(fields, grid.num_intervals, delays, t0, t1)
-    if jump_ts is None:
+    if jump_ts is None and not jumps:
         _check_enough_intervals(intervals, grid.num_intervals, delays)
     args, dt0, delays = _as_dynamic((args, dt0, delays))
-    delays = _as_arrays(delays)
+    delays, jumps = _as_arrays((delays, jumps))
     method = make_method(
         solver,
         controller,
@@ -132,6 +145,7 @@ def check_problem(
         step_ts=step_ts,
         max_steps=max_steps,
         delays=delays,
+        has_jumps=bool(jumps),
         has_past=past is not None,
         is_shared=is_shared,
         grid=grid,
@@ -144,6 +158,7 @@ def check_problem(
         y0=y0,
         past=past,
         delays=delays,
+        jumps=jumps,
         grid=_as_arrays(grid),
         method=method,
         gradient=gradient,
@@ -365,10 +380,15 @@ def _check_number_of_periods(delays: Sequence[Entry], t0: Any, t1: Any) -> None:
             )
 
 
-def _check_resolution(delays: Sequence[Entry], t0: Any, t1: Any, dtype: Any) -> None:
+def _check_resolution(
+    delays: Sequence[Entry], jumps: Sequence[Jump], t0: Any, t1: Any, dtype: Any
+) -> None:
     """Checks that times so far from zero resolve the periods and the instants."""
     if is_traced(t0, t1):
         return
+    for jump in jumps:
+        if not is_traced(jump.times):
+            _check_instants_apart("Jump", np.asarray(jump.times, float), t0, t1, dtype)
     eps = float(jnp.finfo(dtype).eps)
     apart = eps * max(abs(float(t0)), abs(float(t1)))
     for delay in delays:

@@ -83,11 +83,13 @@ class Hold(eqx.Module):
       data.
     - `lag`: the number of instants to look back from the last one.
     - `times`: increasing instants, instead of `tau`.
+    - `before_jumps`: at the instant of a `Jump`, samples the state before it instead of after it.
     """
 
     tau: RealScalar | Learn | None
     times: Float[Array, " instants"] | np.ndarray | None
     lag: int = eqx.field(static=True)
+    before_jumps: bool = eqx.field(static=True, repr=False)
 
     def __init__(
         self,
@@ -95,6 +97,7 @@ class Hold(eqx.Module):
         *,
         lag: int = 0,
         times: Sequence[RealScalar] | Real[ArrayLike, " instants"] | None = None,
+        before_jumps: bool = False,
     ):
         if (tau is None) == (times is None):
             raise ValueError(
@@ -110,6 +113,7 @@ class Hold(eqx.Module):
         self.tau = None if tau is None else _checked_period(tau, "Hold")
         self.times = None if times is None else check_instants(times, "Hold", "times")
         self.lag = int(lag)
+        self.before_jumps = bool(before_jumps)
 
 
 class Lag(eqx.Module):
@@ -142,7 +146,8 @@ class Input(eqx.Module):
 
     **Arguments:**
 
-    - `ts`: increasing times of the samples. An array is differentiable.
+    - `ts`: increasing times of the samples. An array is differentiable. In a batch, the rows may be
+      filled up with `jnp.inf`.
     - `us`: the samples, an array or a pytree of arrays with one row for each time. Rows of any
       shape and type reach the field as they are.
     - `delay`: the time that the signal takes to arrive, known as dead time. An array is
@@ -163,8 +168,8 @@ class Input(eqx.Module):
         *,
         linear: bool = False,
     ):
-        self.ts = check_instants(ts, "Input", "ts")
-        self.us = jax.tree.map(_as_array, us, is_leaf=_is_row_of_numbers)
+        self.ts = check_instants(ts, "Input", "ts", filled_up=True)
+        self.us = as_arrays(us)
         self.linear = bool(linear)
         _check_samples(self.us, len(self.ts), linear)
         if not (is_number(delay) or (is_traced(delay) and is_real(delay) and np.ndim(delay) == 0)):
@@ -206,7 +211,9 @@ def with_periods(delays: Sequence[Delay], periods: Sequence[RealScalar]) -> list
         if not isinstance(delay.tau, Learn):
             return delay
         tau = number[delay.tau]
-        return Lag(tau) if isinstance(delay, Lag) else Hold(tau, lag=delay.lag)
+        if isinstance(delay, Lag):
+            return Lag(tau)
+        return Hold(tau, lag=delay.lag, before_jumps=delay.before_jumps)
 
     return [one(delay) for delay in delays]
 
@@ -228,10 +235,11 @@ def _checked_period(tau: Any, name: str) -> RealScalar | Learn:
     return float(tau) if is_whole(tau) else tau
 
 
-def check_instants(given: Any, who: str, name: str) -> Any:
+def check_instants(given: Any, who: str, name: str, filled_up: bool = False) -> Any:
     """Checks a row of increasing instants, the argument `name` of `who`.
 
-    A JAX array stays the same object, since a layer may train it.
+    If it may be `filled_up`, infinite ones may follow. A JAX array stays the same object, since a
+    layer may train it.
     """
     times = (given if is_real(given) else None) if is_traced(given) else real_array(given)
     if times is None:
@@ -241,9 +249,10 @@ def check_instants(given: Any, who: str, name: str) -> Any:
             f"{who} got {name} of shape {times.shape}; expected a row of at least one instant."
         )
     if not is_traced(times):
-        if not np.all(np.isfinite(times)):
+        known = times[times < np.inf] if filled_up else times
+        if np.any(np.isnan(times)) or not np.all(np.isfinite(known)):
             raise ValueError(f"{who} got {name}={times}; expected finite instants.")
-        if not np.all(np.diff(times) > 0):
+        if not np.all(np.diff(known) > 0) or not np.all(np.isfinite(times[: len(known)])):
             raise ValueError(
                 f"{who} got {name}={times}; expected strictly increasing instants. Sort them and "
                 "drop repeated ones."
@@ -259,8 +268,10 @@ def _is_row_of_numbers(tree: Any) -> bool:
     )
 
 
-def _as_array(leaf: Any) -> Any:
-    return leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
+def as_arrays(tree: PyTree) -> PyTree:
+    """Makes leaves arrays. A list of numbers alone is an array, too."""
+    as_array = lambda leaf: leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
+    return jax.tree.map(as_array, tree, is_leaf=_is_row_of_numbers)
 
 
 def _check_samples(us: PyTree, count: int, linear: bool) -> None:

@@ -117,7 +117,7 @@ def make_field(
     def evaluate(t, y, args, history):
         return _as_type_of(y, call(t, y, args, history=history))
 
-    with _explain_call(y, delays, takes_history(field)):
+    with _explain_call(field, y, delays):
         if equal_to is None:
             prepare = eqx.filter_closure_convert(hold, history)
         else:
@@ -158,7 +158,7 @@ def _as_type_of(y: PyTree, values: PyTree) -> PyTree:
 
 
 @contextlib.contextmanager
-def _explain_call(y: PyTree, delays: Sequence[Entry], with_history: bool) -> Iterator[None]:
+def _explain_call(field: Callable, y: PyTree, delays: Sequence[Entry]) -> Iterator[None]:
     """Adds a note to an error of the field, which says how the field was called."""
     try:
         yield
@@ -168,10 +168,13 @@ def _explain_call(y: PyTree, delays: Sequence[Entry], with_history: bool) -> Ite
                 "lagrax called the field as field(t, y, args, history=history). Here history is a "
                 f"tuple of {len(delays)}, one entry for each delay of delays=[{describe(delays)}]."
             )
-        elif with_history:
+        elif takes_history(field):
+            # Those of `lagrax.systems` bring their delays with them.
+            own = hasattr(field, "delays")
+            example = "field.delays of this field" if own else "[lagrax.Hold(1.0)]"
             error.add_note(
                 "lagrax called the field as field(t, y, args, history=()), since the solve has no "
-                "`delays`. Give one for each entry of history, such as delays=[lagrax.Hold(1.0)]."
+                f"`delays`. Give one for each entry of history, such as delays={example}."
             )
         else:
             error.add_note("lagrax called the field as field(t, y, args).")
@@ -196,6 +199,7 @@ def _check_slope(slope: PyTree, y: PyTree) -> None:
     got, expected = jax.tree.structure(slope), jax.tree.structure(y)
     if got != expected:
         hint = f" {_explain_list(y)}" if is_list_of_numbers(y) else ""
+        hint = " Does it lack a `return`?" if slope is None else hint
         raise ValueError(
             f"The field returned a pytree {got}, expected that of the state, {expected}. Return "
             f"dy/dt in the structure of y.{hint}"

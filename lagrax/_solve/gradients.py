@@ -16,6 +16,7 @@ from .adaptive import AcceptedSteps, AdaptiveState, find_steps, replay_steps, st
 from .field import Field
 from .interval import Interval, IntervalSolution, Outcome
 from .method import Method
+from .saving import save_equal_steps
 from .solution import RESULTS
 from .steps import find_final_state, integrate_constant, make_stepper, take_equal_steps
 
@@ -38,6 +39,9 @@ class Checkpointed(eqx.Module):
     It keeps one state an interval and the steps of a single interval. With adaptive steps it also
     keeps the times at which they end. There is room for `max_steps` of these in each interval or,
     if there are many intervals, for four times an interval's share, and at least 1024.
+
+    With a `Lag` or dense output it keeps the dense output of all steps and, in the backward pass,
+    as much again: about eleven states a step with Tsit5, for `max_steps` steps or all equal ones.
     """
 
 
@@ -61,21 +65,23 @@ Gradient = Direct | Checkpointed | Adjoint
 
 
 @contextlib.contextmanager
-def explain_forward_mode(gradient: Gradient, is_adaptive: bool) -> Iterator[None]:
+def explain_forward_mode(gradient: Gradient, has_own_pass: bool) -> Iterator[None]:
     """Improves JAX's error for forward mode through a backward pass of lagrax's own.
 
     JAX has no class for this error, so its wording is matched. Within an outer `jit` JAX raises
-    it after `solve` has returned, and it stays as it is.
+    it after `solve` has returned, and it stays as it is. `has_own_pass` says whether
+    `Checkpointed()` has such a backward pass here.
     """
     try:
         yield
     except TypeError as error:
         has_own_backward = isinstance(gradient, Adjoint) or (
-            isinstance(gradient, Checkpointed) and is_adaptive
+            isinstance(gradient, Checkpointed) and has_own_pass
         )
         if not has_own_backward or "custom_vjp" not in str(error):
             raise
-        when = " with adaptive steps" if isinstance(gradient, Checkpointed) else ""
+        why = " with adaptive steps, a Lag, or dense output"
+        when = why if isinstance(gradient, Checkpointed) else ""
         raise TypeError(
             f"{type(gradient).__name__}() has no forward mode (jax.jvp, jax.jacfwd){when}. Use "
             "gradient=lagrax.Direct()."
@@ -104,8 +110,12 @@ def solve_interval(
 
 def _take_steps(interval: Interval, method: Method) -> tuple[IntervalSolution, Outcome]:
     assert method.steps is not None
+    keep = (lambda state, info: info) if interval.save_at.shape[0] else None
     unroll = method.unrolls_steps(interval.field)
-    return take_equal_steps(interval, method.stepper, method.steps, method.keep_dense, unroll)
+    y, infos, outcome = take_equal_steps(interval, method.stepper, method.steps, keep, unroll)
+    ends = jnp.arange(method.steps + 1, dtype=interval.length.dtype) / method.steps
+    saves = save_equal_steps(method.stepper.interpolation, interval.save_at, ends, infos)
+    return IntervalSolution(y, saves), outcome
 
 
 # --- Direct, with adaptive steps ------------------------------------------------------------------
@@ -122,8 +132,7 @@ def _find_then_replay(interval: Interval, method: Method, state):
 
 
 def _replay(interval, method: Method, steps, kind: Literal["checkpointed", "bounded"]):
-    keep_dense = method.keep_dense
-    return replay_steps(interval, method.stepper, steps, kind=kind, keep_dense=keep_dense)
+    return replay_steps(interval, method.stepper, steps, kind=kind)
 
 
 # --- a backward pass of its own -------------------------------------------------------------------
@@ -281,7 +290,7 @@ def _integrate_back(interval, method, gradient: Adjoint, field, slope_at, state,
         dt0=None,
         step_ts=None,
         room=method.max_steps,
-        keep_dense=False,
+        has_tape=False,
         is_continuous=False,
     )
     zero, adaptive = jnp.zeros_like(length), None

@@ -8,7 +8,7 @@ ones.
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -19,6 +19,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .arguments import is_traced
 from .delays import AnyArray, Entry, Hold, Input, Lag, describe
+from .jumps import Jump
 
 # Up to this many past knots are separate variables of the compiled loop. Its compile time grows
 # with their number, to a second here, so more of them are rows of one array.
@@ -39,7 +40,8 @@ class Grid(eqx.Module):
     `past_times[d]` is its time, at which the initial function gives the state.
 
     `samples` has one entry for each input: the number of its last sample at the start of each
-    interval, or -1 before the first.
+    interval, or -1 before the first. `events` has one entry for each `Jump`: the number of its
+    instant at each knot, or -1 if there is none.
 
     Holds need the states at the last `num_knots` breakpoints, lags the dense output of the last
     `num_dense` intervals. `covered` is False if traced delays do not fit the static number of
@@ -53,6 +55,7 @@ class Grid(eqx.Module):
     past_times: list[Float[AnyArray, " intervals"]]
     from_past: list[bool | Bool[AnyArray, " intervals"]]
     samples: list[Int[AnyArray, " intervals"]]
+    events: list[Int[AnyArray, " knots"]]
     covered: bool | Bool[Array, ""]
     num_intervals: int = eqx.field(static=True)
     num_knots: int = eqx.field(static=True)
@@ -68,26 +71,31 @@ def make_grid(
     levels: int,
     dtype: Any,
     jump_ts: Any = None,
+    jumps: Sequence[Jump] = (),
 ) -> Grid:
-    """Finds the breakpoints and the samples of all holds and inputs.
+    """Finds the breakpoints, the samples of all holds and inputs, and the knots of jumps.
 
-    Breakpoints are t0, the instants of all holds and inputs, `jump_ts` (times at which the field
+    Breakpoints are t0, the instants of holds, inputs and jumps, `jump_ts` (times at which the field
     jumps), and the points that kinks reach through lags. More are added until no interval is longer
     than the shortest lag. A kink is followed through `levels` lags, since the solution gains one
     order of smoothness with each.
     """
     timing = [eqx.tree_at(lambda d: d.us, d, None) if isinstance(d, Input) else d for d in delays]
-    traced = is_traced(t0, t1, jump_ts, *jax.tree.leaves(timing))
+    jump_times = [jump.times for jump in jumps]
+    traced = is_traced(t0, t1, jump_ts, *jump_times, *jax.tree.leaves(timing))
     xp = jnp if traced else np
     delays = timing
     if not traced:
         t0, t1 = float(t0), float(t1)
-        delays = jax.tree.map(lambda x: np.asarray(x, float) if np.ndim(x) else float(x), timing)
+        delays, jump_times = jax.tree.map(
+            lambda x: np.asarray(x, float) if np.ndim(x) else float(x), (timing, jump_times)
+        )
     if traced and intervals is None:
         intervals = _enough_intervals(delays, t0, t1)
     slack = 8 * float(jnp.finfo(dtype).eps)
     lags = any(isinstance(d, Lag) for d in delays)
-    candidates, sources = _candidates(delays, jump_ts, t0, t1, intervals, levels, slack, xp)
+    others = _Others(jump_ts, jump_times)
+    candidates, sources = _candidates(delays, others, t0, t1, intervals, levels, slack, xp)
     points = xp.concatenate([xp.atleast_1d(c) for c in [*candidates, t1]])
     points, order = clip(points, t0, t1, xp), None
     if traced:
@@ -100,24 +108,28 @@ def make_grid(
     inputs = [d for d in delays if isinstance(d, Input)]
     if traced:
         owner = _find_owners(candidates, order)
-        held = _samples_in_order(delays, sources, owner, t0, slack, jump_ts)
-        samples = [_count_own(owner, source)[0] - 1 for source in sources[len(held[0]) :]]
+        events = _events_in_order(jump_times, sources.jumps, owner, t0, t1, slack)
+        at_t0 = _last_jump_at_start(events, points, t0, slack)
+        held = _samples_in_order(delays, sources.holds, owner, t0, slack, others, at_t0)
+        samples = [_count_own(owner, source)[0] - 1 for source in sources.inputs]
     else:
-        held = _samples_by_time(delays, starts, t0, slack, jump_ts)
+        events = [_events_by_time(ts, starts, t0, t1, slack) for ts in jump_times]
+        held = _samples_by_time(delays, starts, t0, slack, others)
         samples = [_last_before(d.ts + d.delay, starts, slack) for d in inputs]
     ages, past_times, from_past = held
     num_knots = 1 + max([int(np.max(a)) if not is_traced(a) else num for a in ages], default=0)
     _check_num_knots(delays, num_knots, num)
-    dense = _count_dense_intervals(lag_taus, _is_single_lag(delays, jump_ts), starts, t1, slack, xp)
+    dense = _count_dense_intervals(lag_taus, _is_single_lag(delays, others), starts, t1, slack, xp)
     return Grid(
         starts=starts.astype(dtype),
         lengths=(points - starts).astype(dtype),
         end=xp.asarray(points[-1], dtype),
         ages=ages,
         samples=samples,
+        events=events,
         past_times=[p.astype(dtype) for p in past_times],
         from_past=from_past,
-        covered=_covers_span(delays, t0, t1, intervals, slack) if traced else True,
+        covered=_covers_span(delays, jump_times, t0, t1, intervals, slack) if traced else True,
         num_intervals=num,
         num_knots=num_knots,
         num_dense=dense,
@@ -145,39 +157,70 @@ def _enough_intervals(delays, t0, t1) -> int | None:
     return math.ceil((float(t1) - float(t0)) / shortest) + 2
 
 
+class _Others(NamedTuple):
+    """Breakpoints that no delay makes: jumps of the field, and the times of each `Jump`."""
+
+    jump_ts: Any
+    jump_times: list[Any]
+
+    def __bool__(self) -> bool:
+        return self.jump_ts is not None or bool(self.jump_times)
+
+
+class _Sources(NamedTuple):
+    """The indices of the candidates with the instants of each hold, input and `Jump`."""
+
+    holds: list[int]
+    inputs: list[int]
+    jumps: list[int]
+
+
+def _hold_candidates(hold, t0, t1, intervals, slack, xp):
+    if hold.times is not None:
+        return xp.asarray(hold.times)
+    first = _floor(t0 / hold.tau, slack, xp) + 1
+    return (first + xp.arange(_count(hold.tau, t0, t1, intervals, xp))) * hold.tau
+
+
 def _candidates(
-    delays, jump_ts, t0, t1, intervals, levels, slack, xp
-) -> tuple[list[Any], list[int]]:
+    delays, others: _Others, t0, t1, intervals, levels, slack, xp
+) -> tuple[list[Any], _Sources]:
     """Candidate breakpoints, as a list of arrays; those outside (t0, t1) are dropped later.
 
-    Also returns the index of the array with the instants of each hold and then of each input, for
-    `_samples_in_order`.
+    Traced ones keep this order where they coincide. So an instant of a hold comes after the jumps
+    there, or before them if the hold samples the state before jumps.
     """
     found: list[Any] = []
-    seen: list[Any] = []
-    sources: list[int] = []
+    places: dict[int, int] = {}
     lags = [d.tau for d in delays if isinstance(d, Lag)]
-    for hold in (d for d in delays if isinstance(d, Hold)):
-        same = [hold.times is None and _same(hold.tau, tau) for tau in seen]
-        sources.append(same.index(True) if any(same) else len(found))
-        if any(same):
-            continue
-        seen.append(hold.tau)
-        if hold.times is not None:
-            found.append(hold.times)
-        else:
-            first = _floor(t0 / hold.tau, slack, xp) + 1
-            found.append((first + xp.arange(_count(hold.tau, t0, t1, intervals, xp))) * hold.tau)
-    for signal in (d for d in delays if isinstance(d, Input)):
-        sources.append(len(found))
-        found.append(xp.asarray(signal.ts) + signal.delay)
-    if jump_ts is not None:
-        found.append(xp.asarray(jump_ts))
+    holds = [d for d in delays if isinstance(d, Hold)]
+
+    def add_holds(before_jumps: bool) -> None:
+        seen: dict[int, Any] = {}
+        for i, hold in enumerate(holds):
+            if hold.before_jumps != before_jumps:
+                continue
+            same = [j for j, tau in seen.items() if hold.times is None and _same(hold.tau, tau)]
+            places[i] = places[same[0]] if same else len(found)
+            if not same:
+                seen[i] = hold.tau
+                found.append(_hold_candidates(hold, t0, t1, intervals, slack, xp))
+
+    add_holds(True)
+    jumps = [len(found) + i for i in range(len(others.jump_times))]
+    found += [xp.asarray(ts) for ts in others.jump_times]
+    add_holds(False)
+    signals = [xp.asarray(d.ts) + d.delay for d in delays if isinstance(d, Input)]
+    inputs = [len(found) + i for i in range(len(signals))]
+    found += signals
+    sources = _Sources([places[i] for i in range(len(holds))], inputs, jumps)
+    if others.jump_ts is not None:
+        found.append(xp.asarray(others.jump_ts))
     if not lags:
         return found, sources
     # No interval may be longer than the shortest lag, so that lags only read known states.
     shortest = lags[0] if len(lags) == 1 else xp.min(xp.stack([xp.asarray(x) for x in lags]))
-    only_lag = _is_single_lag(delays, jump_ts)
+    only_lag = _is_single_lag(delays, others)
     if xp is np and not only_lag:
         kinks = np.concatenate([[t0], *found])
         kinks = _kinks_of_lags(kinks[kinks < t1], lags, t1, levels)
@@ -187,14 +230,17 @@ def _candidates(
     if only_lag:
         return [multiples], sources
     levels = min(levels, intervals)
-    return [*found, *_kinks_of_traced_lags(found, lags, t0, levels), multiples[levels:]], sources
+    kinks = _kinks_of_traced_lags(found, others.jump_times, lags, t0, levels)
+    return [*found, *kinks, multiples[levels:]], sources
 
 
-def _kinks_of_traced_lags(instants: list[Any], lags: list[Any], t0, levels: int) -> list[Any]:
+def _kinks_of_traced_lags(
+    instants: list[Any], jump_times: list[Any], lags: list[Any], t0, levels: int
+) -> list[Any]:
     """Points that kinks reach through traced lags, as far as a static number of breakpoints allows.
 
-    A kink at an instant of a hold passes one lag. The kink at t0 reaches the sums of up to `levels`
-    lags.
+    A kink at an instant of a hold passes one lag, a jump of the state two. The kink at t0 reaches
+    the sums of up to `levels` lags.
 
     Where some of these points coincide, the intervals between them have no length, and the
     derivative is that for one order of the points. All the orders used here agree with one way of
@@ -209,6 +255,7 @@ def _kinks_of_traced_lags(instants: list[Any], lags: list[Any], t0, levels: int)
     found = []
     for which in sums:
         found += [kinks + lags[which[0]] for kinks in instants if len(which) == 1]
+        found += [kinks + sum(lags[i] for i in which) for kinks in jump_times if len(which) == 2]
         found.append(t0 + sum(lags[i] for i in which))
     return found
 
@@ -221,12 +268,19 @@ def _count(tau, t0, t1, intervals, xp) -> int:
     return int(np.ceil((t1 - t0) / tau)) + 1 if xp is np else intervals - 1
 
 
-def _covers_span(delays: Sequence[Any], t0, t1, intervals, slack):
+def _covers_span(delays: Sequence[Any], jump_times, t0, t1, intervals, slack):
     """Whether `intervals` periods of every traced delay reach from t0 to t1."""
     covered = jnp.asarray(t1 >= t0)
+    inputs = [d.ts for d in delays if isinstance(d, Input)]
+    for times in map(jnp.asarray, [*jump_times, *inputs]):
+        # Those that fill up a row are equal, and infinite.
+        covered &= jnp.all((times[1:] > times[:-1]) | jnp.isposinf(times[1:]))
+        covered &= ~jnp.any(jnp.isnan(times))
     for delay in delays:
-        if isinstance(delay, Input) or (isinstance(delay, Hold) and delay.times is not None):
-            times = jnp.asarray(delay.ts if isinstance(delay, Input) else delay.times)
+        if isinstance(delay, Input):
+            continue
+        if isinstance(delay, Hold) and delay.times is not None:
+            times = jnp.asarray(delay.times)
             covered &= jnp.all(jnp.isfinite(times)) & jnp.all(jnp.diff(times) > 0)
             continue
         tau = jnp.asarray(delay.tau)
@@ -300,16 +354,16 @@ def _floor(quotient, slack, xp):
     return xp.floor(quotient + slack * xp.maximum(1.0, xp.abs(quotient)))
 
 
-def _have_one_period(delays, jump_ts) -> bool:
+def _have_one_period(delays, others) -> bool:
     """Whether all delays are holds with one period, so that every breakpoint is an instant."""
     first = delays[0]
     same = (isinstance(d, Hold) and d.times is None and _same(d.tau, first.tau) for d in delays)
-    return jump_ts is None and all(same)
+    return not others and all(same)
 
 
-def _is_single_lag(delays, jump_ts) -> bool:
+def _is_single_lag(delays, others) -> bool:
     """Whether a single lag makes all breakpoints, so that every interval has its length."""
-    return jump_ts is None and len(delays) == 1 and isinstance(delays[0], Lag)
+    return not others and len(delays) == 1 and isinstance(delays[0], Lag)
 
 
 def _age_with_one_period(hold, num: int):
@@ -322,7 +376,7 @@ def _age_with_one_period(hold, num: int):
     return age if age < MOST_VARIABLES else np.minimum(age, np.arange(num))
 
 
-def _samples_by_time(delays, starts, t0, slack, jump_ts):
+def _samples_by_time(delays, starts, t0, slack, others):
     """Finds the samples of all holds (see `Grid`) by the times of the breakpoints."""
     ages, times, from_past = [], [], []
     index = np.arange(starts.shape[0])
@@ -333,7 +387,7 @@ def _samples_by_time(delays, starts, t0, slack, jump_ts):
         from_past.append(before if before.any() else False)
         # The buffer of knots starts filled with the state at t0, so a look further back finds it.
         age = np.maximum(index - _nearest(starts, instants), 0)
-        one_period = _have_one_period(delays, jump_ts)
+        one_period = _have_one_period(delays, others)
         ages.append(_age_with_one_period(hold, len(starts)) if one_period else age)
     return ages, times, from_past
 
@@ -357,8 +411,8 @@ def _instants(hold, starts, t0, slack):
 
 def _last_before(times, starts, slack):
     """The number of the last of `times` that is not after each start, or -1."""
-    gap = np.min(np.diff(times)) if times.shape[0] > 1 else 0.0
-    width = slack * np.maximum(gap, np.abs(starts))
+    gap = np.min(np.diff(times[times < np.inf]), initial=np.inf)
+    width = slack * np.maximum(gap if gap < np.inf else 0.0, np.abs(starts))
     return np.searchsorted(times, starts + width, side="right") - 1
 
 
@@ -375,24 +429,60 @@ def _count_own(owner, source):
     return jnp.cumsum(own), own
 
 
-def _samples_in_order(delays, sources, owner, t0, slack, jump_ts):
+def _events_by_time(times, starts, t0, t1, slack):
+    """The number of the instant of a `Jump` at each knot, or -1."""
+    events = np.full(starts.shape[0] + 1, -1)
+    inside = np.flatnonzero(_is_inside(times, t0, t1, slack, np))
+    events[_nearest(np.append(starts, t1), times[inside])] = inside
+    return events
+
+
+def _is_inside(times, t0, t1, slack, xp):
+    """Whether times lie in the span, up to the rounding of its ends."""
+    width = slack * xp.maximum(xp.abs(t0), xp.abs(t1))
+    return (times >= t0 - width) & (times <= t1 + width)
+
+
+def _events_in_order(jump_times, sources, owner, t0, t1, slack):
+    """The events of every `Jump` by the order of the breakpoints, if some are traced."""
+    events = []
+    for times, source in zip(jump_times, sources, strict=True):
+        own = owner == source
+        number = jnp.maximum(jnp.cumsum(own) - 1, 0)
+        made = own & _is_inside(jnp.asarray(times), t0, t1, slack, jnp)[number]
+        events.append(jnp.concatenate([jnp.array([-1]), jnp.where(made, number, -1)]))
+    return events
+
+
+def _last_jump_at_start(events, points, t0, slack):
+    """The number of the first interval after all jumps at t0, if some times are traced."""
+    if not events:
+        return 0
+    jumped = jnp.stack(events)[:, 1:].max(axis=0) >= 0
+    near = points <= t0 + slack * jnp.abs(t0)
+    return jnp.max(jnp.where(jumped & near, jnp.arange(1, points.shape[0] + 1), 0))
+
+
+def _samples_in_order(delays, sources, owner, t0, slack, others, at_t0):
     """Finds the samples of all holds by the order of the breakpoints, if some are traced.
 
     Times would not tell apart coinciding instants of two holds, of which only one moves with a
-    traced period.
+    traced period. `at_t0` is the interval that begins with the state after all jumps at t0.
     """
     index = jnp.arange(owner.shape[0])
     ages, times, from_past = [], [], []
-    for hold, source in zip((d for d in delays if isinstance(d, Hold)), sources, strict=False):
+    for hold, source in zip((d for d in delays if isinstance(d, Hold)), sources, strict=True):
         count, own = _count_own(owner, source)
         places = jnp.sort(jnp.where(own, index, owner.shape[0]))
         sample = count - 1 - hold.lag  # negative at or before t0
-        place = jnp.where(sample >= 0, places[jnp.maximum(sample, 0)], 0)
+        first = 0 if hold.before_jumps else at_t0
+        place = jnp.where(sample >= 0, places[jnp.maximum(sample, 0)], first)
         instants = _instant_by_number(hold, sample, t0, slack)
         times.append(jnp.minimum(instants, t0))
         from_past.append(instants < t0 - slack * jnp.maximum(jnp.abs(t0), jnp.abs(instants)))
-        one_period = _have_one_period(delays, jump_ts)
-        ages.append(_age_with_one_period(hold, len(index)) if one_period else index - place)
+        one_period = _have_one_period(delays, others)
+        age = jnp.maximum(index - place, 0)
+        ages.append(_age_with_one_period(hold, len(index)) if one_period else age)
     return ages, times, from_past
 
 

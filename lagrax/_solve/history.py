@@ -1,16 +1,15 @@
-"""The solution so far: states at the last knots, dense output, and how lags read it."""
+"""How an interval reads the solution so far: states at the last knots, and lagged states."""
 
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int, PyTree, Real, Shaped
+from jaxtyping import Array, Bool, Int, PyTree, Real
 
-State = PyTree[Shaped[Array, "..."]]
+from .tape import Piece, State, Tape
 
 
 class KnotBuffer(eqx.Module):
@@ -44,92 +43,33 @@ def make_knot_buffer(y0: PyTree, size: int, stacked: bool) -> KnotBuffer:
     return KnotBuffer(jax.tree.map(repeat, y0), True)
 
 
-class DenseOutput(eqx.Module):
-    """The solver's dense output over consecutive intervals, with room for `steps` steps in each.
-
-    Rows are intervals, in the order of time from row `oldest` to the last one and on from the
-    first. Unused places at the end of a row have infinite `ts`.
-    """
-
-    ts: Float[Array, "intervals steps_plus_1"]
-    infos: PyTree[Shaped[Array, "intervals steps ..."]]
-    interpolation: Callable = eqx.field(static=True)
-    oldest: Int[Array, ""] | int = 0
-
-    @property
-    def last_start(self) -> Real[Array, ""]:
-        """The start of the last interval."""
-        return self.ts[self._row(-1), 0]
-
-    def push(self, steps: tuple[Array, PyTree]) -> "DenseOutput":
-        """The output with one more interval in place of the oldest.
-
-        Overwriting one row is cheaper than moving all the others.
-        """
-        put = lambda rows, new: rows.at[self.oldest].set(new)
-        ts, infos = jax.tree.map(put, (self.ts, self.infos), steps)
-        return DenseOutput(ts, infos, self.interpolation, self._row(1))
-
-    def _row(self, number: Any) -> Any:
-        """The row of an interval by its number, which is 0 for the oldest."""
-        return (self.oldest + number) % self.ts.shape[0]
-
-    def evaluate(
-        self,
-        t: Real[Array, ""],
-        right: Bool[Array, ""] | bool = False,
-        ahead: Real[Array, ""] | None = None,
-        tau: Real[Array, ""] | float = 0.0,
-    ) -> PyTree[Array]:
-        """The state at time t, or at t + ahead by the polynomial of the step that contains t.
-
-        At a breakpoint, where the solution has a kink, the earlier interval is read, which is never
-        one of no length; with `right` the later one is read. `tau` is the lag that was subtracted
-        to get t, if any: t carries the rounding of the times that it was computed from.
-        """
-        # Rounding may have moved t across the breakpoint that it is meant to be.
-        rounding = 8 * jnp.finfo(t.dtype).eps * jnp.maximum(jnp.abs(t), tau)
-        starts = self.ts[self._row(jnp.arange(1, self.ts.shape[0])), 0]
-        earlier = jnp.searchsorted(starts, t - rounding, side="left")
-        later = jnp.searchsorted(starts, t + rounding, side="right")
-        row = self._row(jnp.where(right, later, earlier))
-        step = self._step(row, t)
-        info = jax.tree.map(lambda x: x[row, step], self.infos)
-        t0, t1 = self.ts[row, step], self.ts[row, step + 1]
-        time = t if ahead is None else t + ahead
-        return self.interpolation(t0=t0, t1=t1, **info).evaluate(time)
-
-    def _step(self, row: Int[Array, ""], t: Real[Array, ""]) -> Int[Array, ""]:
-        """The number of the step in a row that contains t, or is closest to it.
-
-        By bisection, since `jnp.searchsorted` would copy the row with its room for many steps.
-        """
-        steps = self.ts.shape[1] - 1
-        ts, t = lax.stop_gradient((self.ts, t))
-
-        def halve(_, bounds):
-            low, high = bounds
-            middle = (low + high) // 2
-            after = (ts[row, middle] <= t) & jnp.isfinite(ts[row, middle + 1])
-            return jnp.where(after, middle, low), jnp.where(after, high, middle)
-
-        bounds = jnp.asarray(0), jnp.asarray(steps)
-        return lax.fori_loop(0, (steps - 1).bit_length(), halve, bounds)[0]
-
-
 class LagReader(eqx.Module):
-    """Reads lagged states from the initial function and the dense output.
+    """Reads the states of all lags at once, from the initial function and the tape.
 
-    `dense` is None if no lag reaches a time after t0.
+    `reaches` says whether any lag reaches a time after t0; if not, there is no tape. `is_first`
+    says that no interval lies behind this one, so that there is nothing on the tape yet.
     """
 
-    taus: list[Real[Array, ""]]
+    taus: Real[Array, " lags"]
     initial: Callable
     t0: Real[Array, ""]
-    dense: DenseOutput | None
+    is_first: Bool[Array, ""]
+    reaches: bool = eqx.field(static=True)
+    tape: Tape | None = None
+
+    def locate(self, t: Real[Array, ""], right: Bool[Array, ""]) -> Int[Array, " lags"]:
+        """The numbers of the steps on the tape that `read` needs."""
+        assert self.tape is not None
+        times = t - self.taus
+        times = jnp.where(self._is_early(times, right), self.t0, times)
+        return self.tape.locate(times, right, self.taus)
 
     def read(
-        self, t: Real[Array, ""], right: Bool[Array, ""], ahead: Real[Array, ""] | None = None
+        self,
+        t: Real[Array, ""],
+        right: Bool[Array, ""],
+        ahead: Real[Array, ""] | None = None,
+        piece: Piece | None = None,
     ) -> list[State]:
         """The lagged states at time t, one for each lag.
 
@@ -138,27 +78,46 @@ class LagReader(eqx.Module):
 
         With `ahead` the states are those at t + ahead, extrapolated from time t. Some implicit
         methods look beyond the end of a step, where a kink may lie or nothing is known yet.
-        """
-        return [self._read_one(t - tau, tau, right, ahead) for tau in self.taus]
 
-    def _read_one(self, t: Real[Array, ""], tau: Real[Array, ""], right, ahead) -> State:
-        eps = jnp.finfo(t.dtype).eps * lax.stop_gradient(jnp.maximum(tau, jnp.abs(self.t0)))
+        `piece` holds the steps found by `locate` if they are read from the tape already.
+        """
+        times = t - self.taus
+        t0, eps = lax.stop_gradient(self.t0), self._resolution()
         # Rounding must not decide on which side of t0 the initial function is evaluated: at t0, or
         # just before, where the past has not jumped to y0 yet.
-        near = jnp.abs(t - self.t0) <= 32 * eps
-        t0 = lax.stop_gradient(self.t0)
         beside = jnp.where(right, t0, t0 - eps)
-        time = jnp.where(near, beside + (t - lax.stop_gradient(t)), t)
+        moved = beside + (times - lax.stop_gradient(times))
+        before = jnp.where(self._is_near(times), moved, times)
         initial = self.initial
         if ahead is not None:
             initial = lambda t: extrapolate(self.initial, t, ahead)
-        if self.dense is None:
-            return initial(time)
-        first = self.dense.last_start < self.t0
-        early = first | jnp.where(near, ~right, t < self.t0)
-        before = initial(jnp.where(early, time, self.t0))
-        after = self.dense.evaluate(jnp.where(early, self.t0, t), right, ahead, tau)
-        return jax.tree.map(lambda b, a: jnp.where(early, b, a), before, after)
+        if not self.reaches:
+            return self._split(jax.vmap(initial)(before))
+        early = self._is_early(times, right)
+        if piece is None:
+            assert self.tape is not None
+            piece = self.tape.take(self.locate(t, right))
+        after = jnp.where(early, self.t0, times)
+        after = piece.evaluate(after if ahead is None else after + ahead)
+        before = jax.vmap(initial)(jnp.where(early, before, self.t0))
+        choose = jax.vmap(lambda e, b, a: jnp.where(e, b, a))
+        return self._split(jax.tree.map(lambda b, a: choose(early, b, a), before, after))
+
+    def _split(self, states: State) -> list[State]:
+        split = lambda i: jax.tree.map(lambda x: x[i], states)
+        return [split(i) for i in range(self.taus.shape[0])]
+
+    def _resolution(self) -> Array:
+        taus, t0 = lax.stop_gradient((self.taus, self.t0))
+        return jnp.finfo(taus.dtype).eps * jnp.maximum(taus, jnp.abs(t0))
+
+    def _is_near(self, times: Array) -> Array:
+        """Whether times differ from t0 by rounding alone."""
+        return jnp.abs(times - self.t0) <= 32 * self._resolution()
+
+    def _is_early(self, times: Array, right: Bool[Array, ""]) -> Array:
+        """Whether the state at these times is given by the initial function."""
+        return self.is_first | jnp.where(self._is_near(times), ~right, times < self.t0)
 
 
 # Places at which a function is evaluated to extrapolate it by one, and their Lagrange weights.

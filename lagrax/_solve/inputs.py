@@ -39,7 +39,7 @@ def make_input_rows(signal: Input, sample: Int[Array, " intervals"]) -> PyTree:
     if not signal.linear:
         return held
     ts = jnp.asarray(signal.ts)
-    moves = (sample >= 0) & (sample < last)
+    moves = (sample >= 0) & (sample < last) & jnp.isfinite(ts[following])
     gap = jnp.where(moves, ts[following] - ts[number], 1)
 
     def find_slope(u: Any, start: Array) -> Array:
@@ -47,7 +47,9 @@ def make_input_rows(signal: Input, sample: Int[Array, " intervals"]) -> PyTree:
         change = jnp.asarray(u)[following] - start
         return jnp.where(of_leaf(moves), change / of_leaf(gap).astype(change.dtype), 0)
 
-    return Line(held, jax.tree.map(find_slope, signal.us, held), ts[number] + signal.delay)
+    # Without a slope the start does not matter, and it may be infinite.
+    start = jnp.where(moves, ts[number] + signal.delay, 0)
+    return Line(held, jax.tree.map(find_slope, signal.us, held), start)
 
 
 def example_of_input(signal: Input) -> PyTree[Array]:

@@ -3,6 +3,7 @@
 Between two breakpoints the held states are constants, so the equation is an ordinary one.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -12,8 +13,9 @@ from jax import lax
 from jaxtyping import Array, Float, PyTree, Real
 
 from .field import Field
-from .history import LagReader, State, extrapolate
+from .history import LagReader, extrapolate
 from .solution import RESULTS
+from .tape import State, Tape
 
 VectorField = Callable[..., State]
 
@@ -38,6 +40,12 @@ class Interval(eqx.Module):
     def end(self) -> Real[Array, ""]:
         """The time at which the interval ends."""
         return self.start + self.length
+
+    def with_tape(self, tape: Tape | None) -> "Interval":
+        """The interval whose lags read this tape, if they read any."""
+        if self.lags is None or not self.lags.reaches:
+            return self
+        return dataclasses.replace(self, lags=dataclasses.replace(self.lags, tape=tape))
 
     def vector_field(self, looks_ahead: bool = False) -> VectorField:
         """Makes f(t, y, lagged=None).
@@ -95,15 +103,10 @@ class Interval(eqx.Module):
 
 
 class IntervalSolution(eqx.Module):
-    """The solution over one interval: its final state, the saved states, the dense output.
-
-    `saves` is None if nothing is saved. `dense` holds the ends of the steps and the solver's dense
-    output of each step, or is None if it is not needed.
-    """
+    """The final state of one interval and the states saved in it, or None if there are none."""
 
     y1: State
     saves: State | None
-    dense: tuple[Float[Array, " steps_plus_1"], PyTree] | None
 
 
 class Outcome(NamedTuple):

@@ -20,7 +20,7 @@ class Method(NamedTuple):
     - `controller`, `dt0`, `step_ts`: for adaptive steps, their control, the length of the first
       one, and times at which a step must end. None if not given.
     - `max_steps`: the most adaptive steps in the whole solve, `room` in one interval.
-    - `keep_dense`: whether dense output of the steps is kept.
+    - `has_tape`: whether the dense output of all steps is kept, for lags or for the answer.
     - `is_continuous`: whether held and lagged states are continuous at breakpoints.
     """
 
@@ -31,8 +31,12 @@ class Method(NamedTuple):
     step_ts: Any
     max_steps: int
     room: int
-    keep_dense: bool
+    has_tape: bool
     is_continuous: bool
+
+    def take_single_steps(self) -> "Method":
+        """The method for a field that is constant between breakpoints, which one step solves."""
+        return self._replace(stepper=make_stepper(diffrax.Euler()), steps=1, controller=None)
 
     def keeps_slope(self, field: Field) -> bool:
         """Whether the last slope of an interval is the first one of the next interval."""
@@ -66,6 +70,7 @@ def make_method(
     step_ts: Any,
     max_steps: int,
     delays: Sequence[Entry],
+    has_jumps: bool,
     has_past: bool,
     is_shared: bool,
     grid: Grid,
@@ -73,13 +78,14 @@ def make_method(
 ) -> Method:
     """Decides how to step through the intervals.
 
-    `has_past` says that the past is a function, `is_shared` that all intervals have one field.
+    `has_jumps` says that the state jumps, `has_past` that the past is a function, `is_shared` that
+    all intervals have one field.
     """
     stepper = make_stepper(solver)
-    keep_dense = bool(grid.num_dense or saveat.dense or any(sub.steps for sub in list_subs(saveat)))
+    has_tape = bool(grid.num_dense or saveat.dense or any(sub.steps for sub in list_subs(saveat)))
     # What is held jumps at its instants. A lagged state jumps if the past does not end in y0.
     held = any(isinstance(d, Hold) or (isinstance(d, Input) and not d.linear) for d in delays)
-    jumps = held or (has_past and any(isinstance(d, Lag) for d in delays))
+    jumps = has_jumps or held or (has_past and any(isinstance(d, Lag) for d in delays))
     return Method(
         stepper=stepper,
         steps=steps,
@@ -87,19 +93,18 @@ def make_method(
         dt0=dt0,
         step_ts=step_ts,
         max_steps=max_steps,
-        room=_find_room(steps, max_steps, grid.num_intervals, keep_dense),
-        keep_dense=keep_dense,
+        room=_find_room(steps, max_steps, grid.num_intervals),
+        has_tape=has_tape,
         is_continuous=stepper.state_is_slope and is_shared and not jumps,
     )
 
 
-def _find_room(steps: int | None, max_steps: int, intervals: int, keep_dense: bool) -> int:
+def _find_room(steps: int | None, max_steps: int, intervals: int) -> int:
     """The most steps in one interval, for which memory is kept.
 
-    The ends of all steps are kept for the gradient, and the steps themselves if `keep_dense`. An
-    interval may take all of `max_steps`. If there are many intervals it may take four times its
-    share, so that the others need less memory.
+    The ends of all steps are kept for the gradient. An interval may take all of `max_steps`. If
+    there are many intervals it may take four times its share, so that the others need less memory.
     """
     if steps is not None:
         return steps
-    return min(max_steps, max(256 if keep_dense else 1024, 4 * max_steps // intervals))
+    return min(max_steps, max(1024, 4 * max_steps // intervals))

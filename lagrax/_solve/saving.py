@@ -9,12 +9,13 @@ import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Float, Int, PyTree
 
 from .arguments import is_traced
 from .delays import AnyArray
 from .grid import Grid, clip
-from .history import DenseOutput, State
+from .tape import State, Tape
 
 
 class SaveTimes(eqx.Module):
@@ -47,8 +48,12 @@ def find_save_times(saveat: diffrax.SaveAt, grid: Grid, dtype: Any) -> SaveTimes
     traced = is_traced(grid.starts, grid.lengths, *wanted)
     xp = jnp if traced else np
     ts = xp.concatenate([xp.asarray(t, grid.starts.dtype) for t in wanted])
-    # A time on a breakpoint belongs to the interval that ends there.
-    row = xp.searchsorted(grid.starts[1:], ts, side="left")
+    if grid.events:
+        # Where the state jumps, a time on a breakpoint belongs to the interval that begins there.
+        rounding = 8 * float(jnp.finfo(dtype).eps) * xp.abs(ts)
+        row = xp.searchsorted(grid.starts[1:], ts + rounding, side="right")
+    else:
+        row = xp.searchsorted(grid.starts[1:], ts, side="left")
     length = xp.where(grid.lengths == 0, 1, grid.lengths)
     if traced:
         # Any number of the times may lie in one interval, so each keeps a place for all of them.
@@ -159,22 +164,40 @@ def in_order_of_times(times: SaveTimes, saves: PyTree) -> PyTree:
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[times.index], saves)
 
 
-def pack_steps(dense: DenseOutput, size: int) -> tuple[Array, PyTree, Array]:
+def read_saves(tape: Tape, times: SaveTimes, grid: Grid) -> PyTree:
+    """The states at the saved times, in the order of the times."""
+    row = times.index // max(1, times.fractions.shape[1])
+    ts = grid.starts[row] + times.fractions.reshape(-1)[times.index] * grid.lengths[row]
+    return tape.take(tape.locate_in(row, ts)).evaluate(ts)
+
+
+def pack_steps(tape: Tape, y1: PyTree, size: int) -> tuple[Array, PyTree, Array]:
     """The ends of all steps and the states there, filled up with infinity, and their number.
 
     Steps of no length, which lie between traced breakpoints that coincide or are outside the span,
-    do not count.
+    do not count. `y1` is the state after the last step.
     """
-    ts, ys = dense.ts[:, 1:], dense.infos["y1"]
-    used = jnp.isfinite(ts) & (ts > dense.ts[:, :-1])
-    count = jnp.sum(used)
-    target = jnp.where(used, jnp.cumsum(used).reshape(used.shape) - 1, size).reshape(-1)
+    last = tape.first[-1]
+    number = jnp.arange(tape.ts.shape[0] - 1)
+    used = (number < last) & (tape.ts[1:] > tape.ts[:-1])
+    target = jnp.where(used, jnp.cumsum(used) - 1, size)
 
     def pack(x):
-        flat = x.reshape(-1, *x.shape[2:])
-        return jnp.full((size, *flat.shape[1:]), jnp.inf, x.dtype).at[target].set(flat, mode="drop")
+        return jnp.full((size, *x.shape[1:]), jnp.inf, x.dtype).at[target].set(x, mode="drop")
 
-    return pack(ts), jax.tree.map(pack, ys), count
+    # A step ends where the next one with a length begins, which is after all jumps in between.
+    following = lax.cummin(jnp.where(used, number, last)[1:], reverse=True)
+    following = jnp.append(following, last)
+
+    def ends(c, y1):
+        starts = jnp.concatenate([c[:, 0], y1[None]]).at[last].set(y1)
+        return starts[following]
+
+    return (
+        pack(tape.ts[1:]),
+        jax.tree.map(lambda c, y: pack(ends(c, y)), tape.coefficients, y1),
+        jnp.sum(used),
+    )
 
 
 def collect(

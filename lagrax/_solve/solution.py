@@ -13,7 +13,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, PyTree, Real, Shaped
 
 from .arguments import is_traced
 from .failure import replace_invalid
-from .history import DenseOutput
+from .tape import Tape
 
 # equinox warns about codes with other messages than in diffrax. Those of diffrax name no remedy.
 with warnings.catch_warnings():
@@ -85,13 +85,16 @@ class SolveError(RuntimeError):
 class Knots(NamedTuple):
     """The ends of the intervals that the solve goes through, with the states there.
 
-    - `ts`: the times: t0, t1, the instants of holds, times at which kinks arrive through a lag,
-      `jump_ts`, and further times where an interval would be longer than the shortest lag.
+    - `ts`: the times: t0, t1, the instants of holds, inputs and jumps, times at which kinks arrive
+      through a lag, `jump_ts`, and further times where an interval would be longer than the
+      shortest lag.
     - `ys`: the states, like `y0` with one more axis in front.
+    - `before`: the states before the jumps at these times.
     """
 
     ts: Float[Array, " knots"]
     ys: PyTree[Shaped[Array, "knots ..."]]
+    before: PyTree[Shaped[Array, "knots ..."]]
 
 
 class _Shown(str):
@@ -120,12 +123,15 @@ class Solution(eqx.Module):
     stats: dict[str, Any]
     result: RESULTS
     failed_at: Float[Array, ""]
-    dense: DenseOutput | None
+    dense: Tape | None
+    _jumps: bool = eqx.field(repr=False, static=True)
     _nan: Real[Array, ""] = eqx.field(repr=False)
     _last_dt: Real[Array, ""] | None = eqx.field(repr=False)
 
     def evaluate(self, t: Real[ArrayLike, "..."]) -> PyTree[Array]:
         """The state at time `t`, which is one time or an array of times.
+
+        At the instant of a jump it is the state after it.
 
         It is NaN outside of [t0, t1] and after a failure.
         """
@@ -141,7 +147,11 @@ class Solution(eqx.Module):
         inside &= (t <= self.failed_at) | jnp.isnan(self.failed_at)
         # `jnp.clip` would have the derivative a half at an end.
         t = jnp.where(t > self.t1, self.t1, jnp.where(t < self.t0, self.t0, t))
-        return replace_invalid(inside, self.dense.evaluate(t), self._nan)
+        y = self.dense.evaluate(t, right=self._jumps)
+        if self._jumps:
+            at_end = is_close(t, self.t1)
+            y = jax.tree.map(lambda y, ys: jnp.where(at_end, ys[-1], y), y, self.knots.ys)
+        return replace_invalid(inside, y, self._nan)
 
     def __repr__(self) -> str:
         # The message of a success is empty, and those of many solves are too long.
@@ -157,6 +167,11 @@ class Solution(eqx.Module):
             "A Solution cannot be called. Use sol.evaluate(t), after a solve with "
             "saveat=diffrax.SaveAt(dense=True)."
         )
+
+
+def is_close(ts: Real[Array, "..."], t: Real[Array, ""]) -> Bool[Array, "..."]:
+    """Whether times equal `t` up to rounding."""
+    return jnp.abs(ts - t) <= 8 * jnp.finfo(t.dtype).eps * jnp.abs(t)
 
 
 def is_within(

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import diffrax
@@ -12,17 +13,21 @@ from jax import lax
 from jaxtyping import Array, ArrayLike, PyTree, Shaped
 
 from .adaptive import AdaptiveState, start_adaptive
+from .backward import Parts, differentiate_on_tape
 from .checks import Problem, check_problem, explain_call
 from .delays import Entry, Hold, Input, Lag, RealScalar
 from .failure import make_nan, replace_invalid
 from .field import Field, has_hold, make_field, make_fields, make_past
-from .gradients import Checkpointed, Gradient, explain_forward_mode, solve_interval
-from .history import DenseOutput, KnotBuffer, LagReader, make_knot_buffer
+from .gradients import Checkpointed, Direct, Gradient, explain_forward_mode, solve_interval
+from .history import KnotBuffer, LagReader, make_knot_buffer
 from .inputs import make_input_rows
 from .interval import Interval
-from .saving import collect, in_order_of_times, list_subs, pack_steps
-from .solution import RESULTS, Knots, Solution, is_within, raise_if_failed
-from .steps import is_finite, make_empty_infos
+from .jumps import Jump, JumpRow, apply_jumps, make_jump_rows, make_jumps
+from .recording import make_recording, record_interval
+from .saving import collect, in_order_of_times, list_subs, pack_steps, read_saves
+from .solution import RESULTS, Knots, Solution, is_close, is_within, raise_if_failed
+from .steps import is_finite, select
+from .tape import Recording, Tape, move_times
 
 
 @explain_call
@@ -34,6 +39,7 @@ def solve(
     args: PyTree = None,
     *,
     delays: Sequence[Entry] = (),
+    jumps: Sequence[Jump] = (),
     solver: diffrax.AbstractSolver = diffrax.Tsit5(),
     stepsize_controller: diffrax.AbstractStepSizeController | None = None,
     steps: int | None = None,
@@ -59,6 +65,7 @@ def solve(
     - `args`: passed to the field.
     - `delays`: the entries of `history`, in this order: `Hold`, `holds(...)`, `Lag`, `Input`.
       Without any, the equation is an ordinary one.
+    - `jumps`: instants at which the state changes, as a list of `Jump`.
     - `solver`: any ODE solver of diffrax.
     - `stepsize_controller`: a controller of diffrax, by default `PIDController(rtol=1e-5,
       atol=1e-7)`. The step size is carried across knots. The `jump_ts` of a
@@ -73,9 +80,9 @@ def solve(
     - `saveat`: as in diffrax. Build it outside of `jit`, so that its times are known before
       tracing, which is cheaper.
     - `gradient`: `Checkpointed()`, `Direct()` or `Adjoint()`.
-    - `max_steps`: the maximum number of adaptive steps, rejected ones included. If there are many
-      intervals, each may take at most four times its share of them, or 1024. With a `Lag` or with
-      dense output, memory is kept for this many steps (256 at least), so lower it for large states.
+    - `max_steps`: the maximum number of adaptive steps, rejected ones included. With a `Lag` or
+      with dense output, memory is kept for this many steps, so lower it for large states. Without,
+      and with many intervals, each may take at most four times its share of them, or 1024.
     - `throw`: raises a `SolveError` if the solve fails. Otherwise see `Solution.result`.
     - `progress_meter`: as in diffrax. It is updated at every knot.
 
@@ -84,6 +91,7 @@ def solve(
     problem = check_problem(
         *(field, t0, t1, y0, args),
         delays=delays,
+        jumps=jumps,
         solver=solver,
         stepsize_controller=stepsize_controller,
         steps=steps,
@@ -94,7 +102,7 @@ def solve(
         max_steps=max_steps,
         progress_meter=progress_meter,
     )
-    with explain_forward_mode(gradient, steps is None):
+    with explain_forward_mode(gradient, steps is None or problem.method.has_tape):
         solution = _solve(problem)
     return raise_if_failed(solution) if throw else solution
 
@@ -102,20 +110,28 @@ def solve(
 class _Carry(NamedTuple):
     """The state of the loop over intervals, which each interval passes on to the next.
 
-    `dense` is the dense output of the last intervals, or None if no lag reads it. `adaptive` is
-    None with equal steps. `failed_at` is NaN until the solve fails.
+    `before` are the states before jumps, or None if no hold samples them. `recording` is the tape,
+    or None if nothing reads it. `adaptive` is None with equal steps.
+    `failed_at` is NaN until the solve fails.
     """
 
     knots: KnotBuffer
-    dense: DenseOutput | None
+    before: KnotBuffer | None
+    recording: Recording | None
     adaptive: AdaptiveState | None
     result: RESULTS
     failed_at: Array
     meter: PyTree
 
+    def find_state(self, hold: Hold, d: int, age: Any) -> PyTree:
+        """The state that a hold sampled `age` breakpoints ago; `d` is not needed here."""
+        del d
+        before = self.before if hold.before_jumps else None
+        return (self.knots if before is None else before)[age]
+
 
 class _GridRow(NamedTuple):
-    """One interval's share of the grid and of the saved times."""
+    """One interval's share of the grid and of the saved times. `jumps` are those at its end."""
 
     number: Array
     start: Array
@@ -125,6 +141,7 @@ class _GridRow(NamedTuple):
     past_times: list[Array]
     from_past: list[Array | None]
     inputs: list[PyTree]
+    jumps: list[JumpRow]
 
 
 @eqx.filter_jit
@@ -134,23 +151,83 @@ def _solve(problem: Problem) -> Solution:
     fields = make_fields(
         problem.fields, t0, problem.y0, problem.args, problem.delays, grid.num_intervals
     )
-    rows = _make_rows(problem)
-    carry = _make_first_carry(problem, fields[0], initial, rows)
-    unroll = problem.method.unrolls_intervals(fields[0], grid.num_intervals)
-    if problem.is_shared and not unroll:
-        step = lambda carry, row: _advance(problem, fields[0], initial, carry, row)
-        carry, outputs = lax.scan(step, carry, rows)
+    problem = problem._replace(jumps=make_jumps(problem.jumps, t0, problem.y0, problem.args))
+    if fields[0].is_constant and problem.method.has_tape:
+        problem = problem._replace(method=problem.method.take_single_steps())
+    sources = (fields, initial, problem, _make_rows(problem))
+    if not problem.method.has_tape:
+        carry, outputs = _solve_intervals(sources)
+    elif isinstance(problem.gradient, Direct):
+        carry, outputs = _solve_directly(sources)
     else:
-        of_intervals = _merge_equal_holds(problem, fields[0]) if problem.is_shared else fields
-        each = []
-        for i, field in enumerate(of_intervals):
-            row = jax.tree.map(lambda x: x[i], rows)  # noqa: B023
-            carry, output = _advance(problem, field, initial, carry, row)
-            each.append(output)
-        outputs = jax.tree.map(lambda *x: jnp.stack(x), *each)
+        carry, outputs = _solve_with_backward(sources)
     problem.meter.close(carry.meter)
-    inputs = (fields, initial, problem)
-    return _make_solution(problem, fields[0], carry, outputs, make_nan(inputs, t0.dtype))
+    return _make_solution(problem, fields[0], carry, outputs, make_nan(sources[:3], t0.dtype))
+
+
+def _solve_intervals(
+    sources: tuple, found: Tape | None = None, keep_states: bool = False
+) -> tuple[_Carry, tuple]:
+    """Goes from interval to interval.
+
+    `sources` are the fields, the initial function, the problem, and the rows of its intervals. Also
+    returns the state at the end of each interval, whether it is finite, and the saved states.
+    `found` holds adaptive steps that are to be taken again. With `keep_states` the solver's states
+    are recorded, for a backward pass.
+    """
+    fields, initial, problem, rows = sources
+    carry = _make_first_carry(problem, fields[0], initial, rows, found, keep_states)
+    advance = partial(_advance, problem, found)
+    unroll = problem.method.unrolls_intervals(fields[0], problem.grid.num_intervals)
+    if problem.is_shared and not unroll:
+        return lax.scan(partial(advance, fields[0], initial), carry, rows)
+    of_intervals = _merge_equal_holds(problem, fields[0]) if problem.is_shared else fields
+    each = []
+    for i, field in enumerate(of_intervals):
+        row = jax.tree.map(lambda x: x[i], rows)  # noqa: B023
+        carry, output = advance(field, initial, carry, row)
+        each.append(output)
+    return carry, jax.tree.map(lambda *x: jnp.stack(x), *each)
+
+
+def _solve_directly(sources: tuple) -> tuple:
+    """Solves on a tape. Adaptive steps are found first, then taken again with a derivative."""
+    problem = sources[2]
+    if problem.method.steps is not None:
+        return _solve_intervals(sources)
+    found, _ = _solve_intervals(
+        jax.tree.map(lambda x: lax.stop_gradient(x) if eqx.is_inexact_array(x) else x, sources)
+    )
+    assert found.recording is not None
+    tape = move_times(found.recording.tape, problem.grid.starts, problem.grid.lengths)
+    taken, outputs = _solve_intervals(sources, tape)
+    return found._replace(knots=taken.knots, recording=taken.recording), outputs
+
+
+def _solve_with_backward(sources: tuple) -> tuple:
+    """Solves on a tape with a backward pass of its own."""
+
+    def forward(sources, keep_states):
+        carry, (y1s, finite, _, before) = _solve_intervals(sources, keep_states=keep_states)
+        recording = carry.recording
+        rest = carry._replace(knots=None, recording=None)
+        return (carry.knots[0], y1s, before, recording.tape, finite, rest), recording.states
+
+    def make_interval(sources, number, row, y, held):
+        fields, initial, problem = sources
+        field = fields[0] if problem.is_shared else fields[number]
+        return _make_interval(problem, field, initial, y, lambda hold, d, age: held[d], row)
+
+    def pass_jumps(sources, row, y):
+        problem = sources[2]
+        return apply_jumps(problem.jumps, row.jumps, row.start + row.length, y, problem.args)
+
+    parts = Parts(make_interval, lambda sources: _find_first_state(sources[2]), pass_jumps)
+    y1, y1s, before, tape, finite, carry = differentiate_on_tape(forward, parts, sources)
+    grid = sources[2].grid
+    tape = move_times(tape, grid.starts, grid.lengths)
+    knots = make_knot_buffer(y1, 1, False)
+    return carry._replace(knots=knots, recording=Recording(tape, None)), (y1s, finite, None, before)
 
 
 # --- the loop over intervals ----------------------------------------------------------------------
@@ -168,51 +245,64 @@ def _make_rows(problem: Problem) -> _GridRow:
         grid.past_times,
         [None if isinstance(f, bool) else f for f in grid.from_past],
         [make_input_rows(d, sample) for d, sample in zip(inputs, grid.samples, strict=True)],
+        [jax.tree.map(lambda x: x[1:], r) for r in _make_jump_rows(problem)],
     )
 
 
-def _make_first_carry(problem: Problem, field: Field, initial: Callable, rows: _GridRow) -> _Carry:
+def _make_jump_rows(problem: Problem) -> list[JumpRow]:
+    """The jumps at every knot."""
+    pairs = zip(problem.jumps, problem.grid.events, strict=True)
+    return [make_jump_rows(jump, number, problem.y0) for jump, number in pairs]
+
+
+def _find_first_state(problem: Problem) -> PyTree:
+    """The state after the jumps at t0."""
+    at_start = [jax.tree.map(lambda x: x[0], r) for r in _make_jump_rows(problem)]
+    return apply_jumps(problem.jumps, at_start, problem.grid.starts[0], problem.y0, problem.args)
+
+
+def _make_first_carry(
+    problem: Problem, field: Field, initial: Callable, rows: _GridRow, found, keep_states: bool
+) -> _Carry:
     grid, method = problem.grid, problem.method
     stacked = not all(isinstance(age, int) for age in grid.ages)
+    samples_before = any(isinstance(d, Hold) and d.before_jumps for d in problem.delays)
+    recording = None
+    if method.has_tape:
+        recording = make_recording(method, problem.y0, grid, found, keep_states)
     carry = _Carry(
-        make_knot_buffer(problem.y0, grid.num_knots, stacked),
-        _make_empty_dense(problem) if grid.num_dense else None,
+        make_knot_buffer(_find_first_state(problem), grid.num_knots, stacked),
+        make_knot_buffer(problem.y0, grid.num_knots, stacked) if samples_before else None,
+        recording,
         None,
         RESULTS.successful,
         jnp.full_like(grid.end, jnp.nan),
         problem.meter.init(),
     )
-    if method.steps is None and not field.is_constant:
+    if method.steps is None and not field.is_constant and found is None:
         row = jax.tree.map(lambda x: x[0], rows)
-        interval = _make_interval(problem, field, initial, carry, row)
+        interval = _make_interval(problem, field, initial, carry.knots[0], carry.find_state, row)
+        interval = interval.with_tape(recording.tape if recording else None)
         carry = carry._replace(adaptive=start_adaptive(interval, method, grid.end))
     return carry
 
 
-def _make_empty_dense(problem: Problem) -> DenseOutput:
-    """Dense output of intervals before t0. It is never read, but its interpolation is evaluated."""
-    t0, method, rows = problem.grid.starts[0], problem.method, problem.grid.num_dense
-    ts = jnp.full((rows, method.room + 1), t0 - 1).at[:, 0].set(t0 - 2)
-    if method.steps is None:
-        ts = ts.at[:, 2:].set(jnp.inf)
-    infos = make_empty_infos(method.stepper, t0, problem.y0, (rows, method.room))
-    return DenseOutput(ts, infos, method.stepper.interpolation, jnp.asarray(0))
-
-
 def _make_interval(
-    problem: Problem, field: Field, initial: Callable, carry: _Carry, row: _GridRow
+    problem: Problem, field: Field, initial: Callable, y: PyTree, find_state: Callable, row
 ) -> Interval:
-    """The equation over one interval, with its held states looked up."""
+    """The equation over one interval, without a tape.
+
+    `find_state(hold, d, age)` gives the state at the breakpoint at which a hold, number d, looks.
+    """
     grid = problem.grid
 
-    def find_held(d):
+    def find_held(hold, d):
         static_age = grid.ages[d]
-        age = static_age if isinstance(static_age, int) else row.ages[d]
-        value = carry.knots[age]
+        value = find_state(hold, d, static_age if isinstance(static_age, int) else row.ages[d])
         if problem.past is None or row.from_past[d] is None:
             return value
-        before = initial(row.past_times[d])
-        return jax.tree.map(lambda b, v: jnp.where(row.from_past[d], b, v), before, value)
+        past = initial(row.past_times[d])
+        return jax.tree.map(lambda p, v: jnp.where(row.from_past[d], p, v), past, value)
 
     number = iter(range(len(problem.delays)))  # the grid counts holds alone
     inputs = iter(row.inputs)
@@ -221,40 +311,44 @@ def _make_interval(
 
     def find_entry(delay):
         if isinstance(delay, Hold):
-            return find_held(next(number))
+            return find_held(delay, next(number))
         return next(inputs) if isinstance(delay, Input) else lagged
 
     history = [find_entry(d) for d in problem.delays]
     lags = None
     if any(h is None for h in history):
         taus = [jnp.asarray(d.tau, row.start.dtype) for d in problem.delays if isinstance(d, Lag)]
-        lags = LagReader(taus, initial, grid.starts[0], carry.dense)
-    return Interval(
-        field, problem.args, carry.knots[0], history, lags, row.start, row.length, row.save_at
-    )
+        is_first, reaches = row.number == 0, bool(grid.num_dense)
+        lags = LagReader(jnp.stack(taus), initial, grid.starts[0], is_first, reaches)
+    return Interval(field, problem.args, y, history, lags, row.start, row.length, row.save_at)
 
 
-def _advance(problem: Problem, field: Field, initial: Callable, carry: _Carry, row: _GridRow):
+def _advance(problem: Problem, found, field: Field, initial: Callable, carry: _Carry, row):
     """Solves one interval and passes its end on to the next."""
-    interval = _make_interval(problem, field, initial, carry, row)
-    solution, adaptive, outcome = solve_interval(
-        interval, problem.method, problem.gradient, carry.adaptive
-    )
-    dense = carry.dense
-    if dense is not None:
-        assert solution.dense is not None
-        dense = dense.push(solution.dense)
+    method, recording = problem.method, carry.recording
+    interval = _make_interval(problem, field, initial, carry.knots[0], carry.find_state, row)
+    if recording is None:
+        solution, adaptive, outcome = solve_interval(
+            interval, method, problem.gradient, carry.adaptive
+        )
+        end, saves = solution.y1, solution.saves
+    else:
+        end, recording, adaptive, outcome = record_interval(
+            interval, method, recording, row.number, carry.adaptive, found
+        )
+        saves = None
     failed = (carry.result == RESULTS.successful) & (outcome.result != RESULTS.successful)
+    y1 = apply_jumps(problem.jumps, row.jumps, interval.end, end, problem.args)
     carry = _Carry(
-        carry.knots.push(solution.y1),
-        dense,
+        carry.knots.push(y1),
+        carry.before.push(end) if carry.before is not None else None,
+        recording,
         adaptive,
         RESULTS.where(failed, outcome.result, carry.result),
         jnp.where(failed, outcome.t, carry.failed_at),
         problem.meter.step(carry.meter, (row.number + 1) / problem.grid.num_intervals),
     )
-    kept = solution.dense if problem.method.keep_dense else None
-    return carry, (solution.y1, is_finite(solution.y1), solution.saves, kept)
+    return carry, (y1, is_finite(y1), saves, end if problem.jumps else None)
 
 
 def _merge_equal_holds(problem: Problem, field: Field) -> list[Field]:
@@ -300,41 +394,51 @@ def _find_equal_holds(problem: Problem, number: int) -> tuple[int, ...] | None:
 def _make_solution(
     problem: Problem, field: Field, carry: _Carry, outputs: tuple, nan: Array
 ) -> Solution:
+    y0 = _find_first_state(problem)
     grid, method, times = problem.grid, problem.method, problem.save_times
-    y1s, finite, saves, kept = outputs
+    y1s, finite, saves, before = outputs
+    tape = carry.recording.tape if method.has_tape else None
     t0, t1 = grid.starts[0], grid.end
     knot_ts = jnp.concatenate([grid.starts, t1[None]])
     # Only `knots` reads all these states: a compiled program that does not return it keeps none.
-    knot_ys = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), problem.y0, y1s)
-    good = jnp.concatenate([is_finite(problem.y0)[None], finite])
+    put_first = lambda a, b: jnp.concatenate([a[None], b])
+    knot_ys = jax.tree.map(put_first, y0, y1s)
+    good = jnp.concatenate([is_finite(y0)[None], finite])
     inside = is_within(times.ts, t0, t1)
     result, failed_at = _find_result(problem, knot_ts, good, inside, carry)
 
     valid = lambda ts: ((ts <= failed_at) | jnp.isnan(failed_at)) & grid.covered
     y1 = replace_invalid(valid(t1) & good[-1], carry.knots[0], nan)
-    at_ts = replace_invalid(valid(times.ts) & inside, in_order_of_times(times, saves), nan)
-    dense, at_steps = None, None
-    if kept is not None:
-        linear = diffrax.LocalLinearInterpolation
-        interpolation = linear if field.is_constant else method.stepper.interpolation
-        dense = DenseOutput(kept[0], kept[1], interpolation)
-    if dense is not None and any(sub.steps for sub in list_subs(problem.saveat)):
-        step_ts, step_ys, count = pack_steps(dense, _count_places(problem, field))
+    saved = in_order_of_times(times, saves) if tape is None else read_saves(tape, times, grid)
+    if problem.jumps and saved is not None:
+        at_end = jax.vmap(select, in_axes=(0, None, 0))
+        saved = at_end(is_close(times.ts, t1), carry.knots[0], saved)
+    at_ts = replace_invalid(valid(times.ts) & inside, saved, nan)
+    at_steps = None
+    if any(sub.steps for sub in list_subs(problem.saveat)):
+        room = method.max_steps if method.steps is None else grid.num_intervals * method.steps
+        step_ts, step_ys, count = pack_steps(tape, carry.knots[0], room)
         step_ys = replace_invalid(valid(step_ts) | jnp.isinf(step_ts), step_ys, nan)
         at_steps = step_ts, step_ys, count
     ts, ys = collect(
-        *(problem.saveat, problem.args, (t0, problem.y0), (t1, y1), (times.ts, at_ts), at_steps)
+        *(problem.saveat, problem.args, (t0, y0), (t1, y1), (times.ts, at_ts), at_steps)
     )
+    at_knots = lambda ys: replace_invalid(valid(knot_ts) & good, ys, nan)
+    knots_after = at_knots(knot_ys)
+    knots_before = knots_after
+    if problem.jumps:
+        knots_before = at_knots(jax.tree.map(put_first, problem.y0, before))
     return Solution(
         t0=t0,
         t1=t1,
         ts=ts,
         ys=ys,
-        knots=Knots(knot_ts, replace_invalid(valid(knot_ts) & good, knot_ys, nan)),
+        knots=Knots(knot_ts, knots_after, knots_before),
         stats=_make_stats(problem, field, carry),
         result=result,
         failed_at=lax.stop_gradient(failed_at),
-        dense=dense if problem.saveat.dense else None,
+        dense=tape if problem.saveat.dense else None,
+        _jumps=bool(problem.jumps),
         _nan=nan,
         _last_dt=None if carry.adaptive is None else carry.adaptive.dt,
     )
@@ -358,14 +462,6 @@ def _find_result(
     return RESULTS.where(unsaved, RESULTS.saved_outside, result), failed_at
 
 
-def _count_places(problem: Problem, field: Field) -> int:
-    """The number of steps for which there is room in the answer."""
-    intervals, method = problem.grid.num_intervals, problem.method
-    if field.is_constant:
-        return intervals
-    return method.max_steps if method.steps is None else intervals * method.steps
-
-
 def _make_stats(problem: Problem, field: Field, carry: _Carry) -> dict[str, Any]:
     grid, method, n = problem.grid, problem.method, problem.grid.num_intervals
     # If traced breakpoints coincide, intervals of no length are evaluated but are no steps.
@@ -376,7 +472,7 @@ def _make_stats(problem: Problem, field: Field, carry: _Carry) -> dict[str, Any]
     elif method.steps is not None:
         accepted, rejected = some * method.steps, 0
         saves = problem.save_times.fractions.shape[1] > 0
-        cost = method.stepper.evaluations(method.keep_dense or saves)
+        cost = method.stepper.evaluations(method.has_tape or saves)
         if cost is not None:
             evaluations = n * (cost[0] + method.steps * cost[1])
     else:

@@ -12,9 +12,9 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Int, PyTree
 
-from .interval import Interval, IntervalSolution, Outcome, State, VectorField
-from .saving import save_equal_steps
+from .interval import Interval, IntervalSolution, Outcome, VectorField
 from .solution import RESULTS
+from .tape import Piece, State, make_coefficients
 
 
 def is_finite(y: State) -> Bool[Array, ""]:
@@ -222,28 +222,37 @@ def _add_slopes(y: State, h: Array, weights: np.ndarray, slopes: list[State]) ->
     return jax.tree.map(leaf, y, *(slopes[i] for i in used))
 
 
-def make_empty_infos(stepper: Stepper, t: Array, y: State, shape: tuple[int, ...]) -> PyTree:
-    """Room for the dense output of steps, in an array of this shape."""
+def make_empty_step(stepper: Stepper, t: Array, y: State) -> tuple[PyTree, PyTree]:
+    """The shapes of the solver's state, and of the coefficients of a step's polynomial."""
 
-    def info():
+    def step():
         f = lambda t, y, lagged=None: y
-        return stepper.step(f, t, t, y, stepper.begin(f, t, t, y))[2]
+        state = jax.tree.map(jnp.asarray, stepper.begin(f, t, t, y))
+        info = stepper.step(f, t, t, y, state)[2]
+        return state, make_coefficients(stepper.interpolation, info)
 
-    return jax.tree.map(
-        lambda x: jnp.zeros((*shape, *x.shape), x.dtype), eqx.filter_eval_shape(info)
-    )
+    return eqx.filter_eval_shape(step)
 
 
-def read_lags(interval: Interval, stepper: Stepper, t: Array, h: Array) -> PyTree | None:
+def find_nodes(interval: Interval, stepper: ExplicitRungeKutta, t: Array, h: Array):
+    """The times of the stages of a step, and whether each of them begins the interval."""
+    nodes = t + h * jnp.asarray(stepper.nodes, h.dtype)
+    return nodes, nodes <= interval.start
+
+
+def read_lags(
+    interval: Interval, stepper: Stepper, t: Array, h: Array, pieces: Piece | None = None
+) -> PyTree | None:
     """Reads the lagged states of all stages of a step at once.
 
     The times of explicit stages are known beforehand, and one read makes a program of half the
-    size. Returns None if there are no lags, or if an implicit step reads them itself.
+    size. Returns None if there are no lags, or if an implicit step reads them itself. `pieces` are
+    the steps of the tape that are read, if they are known already.
     """
     if interval.lags is None or not isinstance(stepper, ExplicitRungeKutta):
         return None
-    nodes = t + h * jnp.asarray(stepper.nodes, h.dtype)
-    return jax.vmap(interval.lags.read)(nodes, nodes <= interval.start)
+    read = lambda t, right, pieces: interval.lags.read(t, right, None, pieces)
+    return jax.vmap(read)(*find_nodes(interval, stepper, t, h), pieces)
 
 
 # --- an interval ----------------------------------------------------------------------------------
@@ -258,50 +267,44 @@ def integrate_constant(interval: Interval) -> IntervalSolution:
             lambda y, k: (y + fraction * interval.length * k).astype(y.dtype), interval.y, slope
         )
 
-    y1 = after(1.0)
-    ts = jnp.stack([interval.start, interval.end])
-    info = jax.tree.map(lambda x: x[None], {"y0": interval.y, "y1": y1})
-    return IntervalSolution(y1, jax.vmap(after)(interval.save_at), (ts, info))
+    return IntervalSolution(after(1.0), jax.vmap(after)(interval.save_at))
 
 
 def take_equal_steps(
-    interval: Interval, stepper: Stepper, steps: int, keep_dense: bool, unroll: bool
-) -> tuple[IntervalSolution, Outcome]:
-    """Solves an interval in equal steps. `unroll` replaces the compiled loop by copies of its body.
+    interval: Interval, stepper: Stepper, steps: int, keep: Callable | None, unroll: bool
+) -> tuple[State, PyTree, Outcome]:
+    """Takes equal steps through an interval, and returns the final state.
 
-    The outcome is that of the first step that failed, if any did.
+    Of every step it also returns `keep(state, info)`, a function of the solver's state at its start
+    and of its dense output. The outcome is that of the first step that failed, if any did. `unroll`
+    replaces the compiled loop by copies of its body.
     """
     f = interval.vector_field(stepper.looks_ahead)
-    dense = keep_dense or interval.save_at.shape[0] > 0
+    dense = keep is not None
     h = interval.length / steps
     starts = interval.start + h * jnp.arange(steps)
     lagged = jax.vmap(lambda t: read_lags(interval, stepper, t, h))(starts)
-    carries_slope = dense or isinstance(stepper, AnySolver)
+    carries_state = dense or isinstance(stepper, AnySolver)
 
     def body(carry, x):
-        y, slope = carry
+        y, before = carry
         t, lagged = x
         if isinstance(stepper, AnySolver):
-            y, info, slope, result = stepper.step_or_stay(interval, t, h, y, slope)
+            y, info, state, result = stepper.step_or_stay(interval, t, h, y, before)
         else:
-            y, _, info, slope, result = stepper.step(f, t, h, y, slope, lagged, dense)
-        return (y, slope if carries_slope else None), (info if dense else None, result)
+            y, _, info, state, result = stepper.step(f, t, h, y, before, lagged, dense)
+        kept = None if keep is None else keep(before, info)
+        return (y, state if carries_state else None), (kept, result)
 
-    slope = stepper.begin(f, interval.start, h, interval.y) if carries_slope else None
+    state = stepper.begin(f, interval.start, h, interval.y) if carries_state else None
     loop = _unrolled_scan if unroll else lax.scan
-    (y, _), (infos, results) = loop(body, (interval.y, slope), (starts, lagged))
-    ends = jnp.arange(steps + 1, dtype=h.dtype) / steps
-    solution = IntervalSolution(
-        y,
-        save_equal_steps(stepper.interpolation, interval.save_at, ends, infos),
-        (interval.start + interval.length * ends, infos) if keep_dense else None,
-    )
+    (y, _), (kept, results) = loop(body, (interval.y, state), (starts, lagged))
     if isinstance(stepper, ExplicitRungeKutta):
-        return solution, Outcome(RESULTS.successful, interval.end)
+        return y, kept, Outcome(RESULTS.successful, interval.end)
     first = jnp.argmax(results != RESULTS.successful)
     result = jax.tree.map(lambda x: x[first], results)
     failed = result != RESULTS.successful
-    return solution, Outcome(result, jnp.where(failed, starts[first], interval.end))
+    return y, kept, Outcome(result, jnp.where(failed, starts[first], interval.end))
 
 
 def _unrolled_scan(body: Callable, carry: PyTree, xs: PyTree) -> tuple[PyTree, PyTree]:

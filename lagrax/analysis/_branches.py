@@ -15,9 +15,9 @@ from ..plotting import Figure, Line, Mark, Panel, Points
 from ._collocation import Mesh, Profile, collocate, equidistribute, interpolate, node_times
 from ._cycles import Cycle, find_cycle, leave_out_shift, multipliers_of, periods_to_lag
 from ._equilibria import (
+    MOST_NODES,
     Equation,
     Hopf,
-    characteristic_roots,
     check_guess,
     find_equilibrium,
     find_fold,
@@ -37,12 +37,12 @@ class Event(NamedTuple):
     - `kind`: One of "fold", "branching", "Hopf", "period doubling" and "torus".
     - `parameter`: The value of the parameter. Hopf points and folds of equilibria are exact. Others
       are interpolated between two points of the branch.
-    - `index`: The event lies after the point of the branch with this number.
+    - `after`: The number of the point of the branch before the event.
     """
 
     kind: str
     parameter: float
-    index: int
+    after: int
 
 
 class Branch(NamedTuple):
@@ -80,9 +80,26 @@ class Branch(NamedTuple):
         )
         return Figure(name, caption, [Panel(marks, "", parameter, "state")])
 
+    def extent(self, index: int) -> Float[np.ndarray, "2 size"]:
+        """The smallest and the largest value of each component at a point of the branch."""
+        point = self.points[index]
+        if isinstance(point, Cycle):
+            profile = np.asarray(point.profile, float)
+            return np.stack([profile.min(axis=0), profile.max(axis=0)])
+        state = [np.ravel(np.asarray(x, float)) for x in jax.tree.leaves(point)]
+        return np.stack([np.concatenate(state)] * 2)
+
+    def frequency(self, event: Event) -> float:
+        """The imaginary part of the root or multiplier that passes the limit of stability."""
+        here = self.spectrum[event.after]
+        if isinstance(self.points[0], Cycle):
+            here = leave_out_shift(here)
+            return float(abs(here[np.argmin(np.abs(np.abs(here) - 1))].imag))
+        return float(abs(here[np.argmin(np.abs(here.real))].imag))
+
     def _draw(self, component: int) -> list[Mark]:
         cycles = isinstance(self.points[0], Cycle)
-        rows = [_extent(point) for point in self.points]
+        rows = [self.extent(i) for i in range(len(self.points))]
         if component not in range(rows[0].shape[1]):
             raise ValueError(
                 f"figure got component={component!r}; expected one from 0 to "
@@ -91,28 +108,24 @@ class Branch(NamedTuple):
         curves = np.array([row[:, component] for row in rows]).T
         curves = curves if cycles else curves[:1]
         kind, colour = ("cycle", "orange") if cycles else ("equilibrium", "blue")
-        # A stretch goes on to the first point of the next one, so that there is no gap.
-        reach = lambda mask: mask | np.append(False, mask[:-1])
+        # Stretches of either kind end at the event between them.
+        at = [event.after + 1 for event in self.events]
+        parameters = np.insert(self.parameters, at, [event.parameter for event in self.events])
+        is_event = np.insert(np.zeros(len(rows), bool), at, True)
+        stable = np.insert(self.stable, at, True)
         marks: list[Mark] = []
         for curve in curves:
-            solid = np.where(reach(self.stable), curve, np.nan)
-            dashed = np.where(~self.stable, curve, np.nan)
-            if np.any(~self.stable):
-                marks.append(Line(self.parameters, dashed, f"unstable {kind}", colour, True, 1.2))
+            full = np.insert(curve, at, [(curve[i - 1] + curve[i]) / 2 for i in at])
+            solid = np.where(stable, full, np.nan)
+            dashed = np.where(~stable | is_event, full, np.nan)
+            if not np.all(self.stable):
+                marks.append(Line(parameters, dashed, f"unstable {kind}", colour, True, 1.2))
             if np.any(self.stable):
-                marks.append(Line(self.parameters, solid, f"stable {kind}", colour, width=2))
+                marks.append(Line(parameters, solid, f"stable {kind}", colour, width=2))
         for event in self.events:
-            near = [float(curve[event.index : event.index + 2].mean()) for curve in curves]
-            marks.append(Points([event.parameter] * len(near), near, "change", "grey", 6))
+            near = [float(curve[event.after : event.after + 2].mean()) for curve in curves]
+            marks.append(Points([event.parameter] * len(near), near, "event", "grey", 6))
         return marks
-
-
-def _extent(point: Any) -> np.ndarray:
-    """The smallest and largest value of each component."""
-    if isinstance(point, Cycle):
-        profile = np.asarray(point.profile, float)
-        return np.stack([profile.min(axis=0), profile.max(axis=0)])
-    return np.stack([np.concatenate([np.ravel(x) for x in jax.tree.leaves(point)])] * 2)
 
 
 def continue_branch(
@@ -155,7 +168,7 @@ def continue_branch(
     check_whole("continue_branch", "degree", degree, 1, 12, "Raise `intervals` instead.")
     if not is_number(step) or not 0 < step <= 1:
         raise ValueError(f"continue_branch got step={step!r:.60}; expected a number in (0, 1].")
-    ends = (float(first), float(last))
+    ends = (float(np.asarray(first)), float(np.asarray(last)))
     if ends[0] == ends[1]:
         raise ValueError(f"continue_branch got first={first} and last={last}; expected a range.")
     if isinstance(start, Hopf):
@@ -297,10 +310,12 @@ def _reach(walk: _Walk, bound: Array) -> Array:
 
 @eqx.filter_jit
 def _remesh(walk: _Walk) -> _Walk:
-    old = walk.profile(walk.point)
-    mesh = equidistribute(walk.mesh, old)
+    if walk.mesh is None:
+        return walk
+    before, old = walk.mesh, walk.profile(walk.point)
+    mesh = equidistribute(before, old)
     times = node_times(mesh, old.shape[0] // (mesh.shape[0] - 1))
-    move = lambda x: jnp.append(interpolate(walk.mesh, walk.profile(x), times).ravel(), x[-2:])
+    move = lambda x: jnp.append(interpolate(before, walk.profile(x), times).ravel(), x[-2:])
     return walk._replace(point=move(walk.point), tangent=move(walk.tangent), mesh=mesh)
 
 
@@ -311,20 +326,23 @@ def _follow(
     points, length, free = [walk], longest / 4, jnp.asarray(jnp.nan)
     while len(points) < most:
         new, converged, missed, turned = _advance(make, walk, jnp.asarray(length), free)
+        p = float(new.point[-1])
+        inside = low <= p <= high
         # A long way from the predicted point, or a sharp turn, may lead to another branch.
-        if not (bool(converged) and float(missed) < 0.5 * length and float(turned) > 0.8):
+        safe = bool(converged) and float(missed) < 0.5 * length and float(turned) > 0.8
+        if not safe or not (inside or len(points) > 1):
             length /= 2
             if length < 1e-6 * longest:
                 break
             continue
-        p = float(new.point[-1])
-        if not low <= p <= high:
+        if not inside:
             bound = jnp.asarray(low if p < low else high)
-            new, converged, _, _ = _advance(make, walk, jnp.asarray(length), bound)
-            return [*points, new] if converged and len(points) else points
+            last, converged, _, _ = _advance(make, walk, jnp.asarray(length), bound)
+            points += [last] if converged else []
+            break
         if _is_point(new, points):
             break
-        walk = new if new.mesh is None else _remesh(new)
+        walk = _remesh(new)
         points.append(new)
         length = min(longest, length * (1.5 if float(missed) < 0.1 * length else 1.0))
     if len(points) < 2:
@@ -351,7 +369,7 @@ def _judge(make: Callable, walks: list[_Walk]) -> Branch:
     points = jnp.stack([walk.point for walk in walks])
     spectrum = _find_spectrum(make, points)
     parameters = np.asarray(points[:, -1], float)
-    stable = spectrum.real.max(axis=1) < 0
+    stable = np.real(spectrum).max(axis=1) < 0
     events = _find_events(make, np.asarray(points, float), spectrum)
     f = as_lagged(make(points[0, -1]))
     return Branch(parameters, [f.state(p[:-1]) for p in points], spectrum, stable, events)
@@ -360,12 +378,12 @@ def _judge(make: Callable, walks: list[_Walk]) -> Branch:
 def _find_spectrum(make: Callable, points: Array) -> np.ndarray:
     f = as_lagged(make(points[0, -1]))
     count = _COUNT if len(f.taus) else f.size
-    roots, confirmed = _roots_along(make, points, count, 32 if f.size <= 8 else 16)
-    spectrum, confirmed = np.array(roots), np.asarray(confirmed)
-    for i in np.flatnonzero(~confirmed.all(axis=1)):
-        at = as_lagged(make(points[i, -1]))
-        spectrum[i] = characteristic_roots(at, at.state(points[i, :-1]), count=count)
-    return spectrum
+    nodes = 32 if f.size <= 8 else 16
+    while True:
+        roots, confirmed = _roots_along(make, points, count, nodes)
+        if np.all(confirmed) or nodes >= MOST_NODES:
+            return np.asarray(roots)
+        nodes *= 2
 
 
 @eqx.filter_jit
@@ -378,7 +396,7 @@ def _roots_along(make: Callable, points: Array, count: int, nodes: int):
 
 
 def _find_events(make: Callable, points: np.ndarray, spectrum: np.ndarray) -> list[Event]:
-    unstable = np.sum(spectrum.real > 0, axis=1)
+    unstable = np.sum(np.real(spectrum) > 0, axis=1)
     events = []
     for i in np.flatnonzero(unstable[1:] != unstable[:-1]):
         here, there = spectrum[i], spectrum[i + 1]
@@ -389,14 +407,15 @@ def _find_events(make: Callable, points: np.ndarray, spectrum: np.ndarray) -> li
         if abs(unstable[i + 1] - unstable[i]) == 2 and abs(critical.imag) > 0:
             kind = "Hopf"
             exact = _refine(find_hopf, make, guess, frequency=float(abs(critical.imag)))
-        elif _turns(points[:, -1], i):
+        elif _turns(points[:, -1], int(i)):
             kind, exact = "fold", _refine(find_fold, make, guess)
         else:
             kind = "branching"
-        # Newton's method may have gone to another one.
-        width = abs(points[i + 1, -1] - points[i, -1])
-        near = exact is not None and abs(exact - guess[-1]) <= 2 * width
-        events.append(Event(kind, float(exact if near else guess[-1]), int(i)))
+        # Newton's method may have gone to another one. Two points at a fold are close together.
+        width = np.ptp(points[max(0, i - 1) : i + 3, -1])
+        if exact is None or abs(exact - guess[-1]) > 2 * width:
+            exact = float(guess[-1])
+        events.append(Event(kind, exact, int(i)))
     return events
 
 
@@ -453,6 +472,6 @@ def _cycle_events(parameters: np.ndarray, multipliers: np.ndarray) -> list[Event
         elif critical.real < 0:
             kind = "period doubling"
         else:
-            kind = "fold" if _turns(parameters, i) else "branching"
+            kind = "fold" if _turns(parameters, int(i)) else "branching"
         events.append(Event(kind, at, int(i)))
     return events

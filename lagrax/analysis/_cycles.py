@@ -78,7 +78,7 @@ def find_cycle(
 
     ```python
     cycle = find_cycle(lagrax.systems.Hutchinson(a=1.8))
-    cycle.period  # 4.09
+    cycle.period  # 4.18
     ```
 
     By default the equation is solved from `y0` until it settles into a cycle, which Newton's method
@@ -170,24 +170,31 @@ def _first_guess(
         )
     dtype = f.vector().dtype
     mesh = jnp.linspace(0, 1, intervals + 1, dtype=dtype)
-    if isinstance(start, Cycle):
-        mesh = jnp.interp(mesh, jnp.linspace(0, 1, start.mesh.size, dtype=dtype), start.mesh)
-        profile = interpolate(start.mesh, start.profile, node_times(mesh, degree))
-        return Cycle(start.period.astype(dtype), mesh, profile, f.y0)
-    times = node_times(mesh, degree)
     if start is None:
-        period, profile = _simulate(f, settle, times)
-    else:
-        period = jnp.asarray(period, dtype)
-        profile = jnp.stack([f.vector(start(t)) for t in period * times])
-    return Cycle(jnp.asarray(period, dtype), mesh, jnp.asarray(profile, dtype), f.y0)
+        return _resample(_simulate(f, settle), f, intervals, degree)
+    if isinstance(start, Cycle):
+        return _resample(start, f, intervals, degree)
+    times = node_times(mesh, degree)
+    period = jnp.asarray(period, dtype)
+    profile = jnp.stack([f.vector(start(t)) for t in period * times])
+    return Cycle(period, mesh, profile, f.y0)
 
 
+def _resample(start: Cycle, f: LaggedEquation, intervals: int, degree: int) -> Cycle:
+    """A cycle with another number of polynomials, which lie as densely as the given ones."""
+    dtype = f.vector().dtype
+    mesh = jnp.linspace(0, 1, intervals + 1, dtype=dtype)
+    mesh = jnp.interp(mesh, jnp.linspace(0, 1, start.mesh.size, dtype=dtype), start.mesh)
+    profile = interpolate(start.mesh, start.profile, node_times(mesh, degree))
+    return Cycle(start.period.astype(dtype), mesh, profile.astype(dtype), f.y0)
+
+
+# The number of samples of a solution in which a period is sought.
 _SAMPLES = 4000
 
 
-def _simulate(f: LaggedEquation, settle: Any, times: Array) -> tuple[float, np.ndarray]:
-    """The period of the solution from `y0`, and its states at these fractions of it."""
+def _simulate(f: LaggedEquation, settle: Any) -> Cycle:
+    """The cycle to which the solution from `y0` settles, on a fine mesh of polygons."""
     if is_traced(settle, *jax.tree.leaves(f)):
         raise ValueError(
             "find_cycle got a traced equation (inside jit, grad or vmap) and no start. Find a "
@@ -199,29 +206,37 @@ def _simulate(f: LaggedEquation, settle: Any, times: Array) -> tuple[float, np.n
             "after which the solution repeats, or a `start`."
         )
     span = 100 * float(jnp.max(f.taus)) if settle is None else float(settle)
-    states = _solve_late(f, span)
-    scale = np.std(states, axis=0)
+    states = sample_late(f, span)
     if not np.all(np.isfinite(states)):
         raise ValueError(f"find_cycle: the solution from y0 does not stay finite up to {span:g}.")
-    if np.max(scale) <= 1e-6 * np.max(np.abs(states)):
+    if np.max(np.std(states, axis=0)) <= 1e-6 * np.max(np.abs(states)):
         raise ValueError(
             f"find_cycle: the solution from y0 is at rest after a time of {span:g}. Follow the "
             "cycle from a Hopf point by continue_branch, or give a `start`."
         )
-    lag = _find_return(states / np.max(scale))
-    if lag is None:
+    if find_return(states) is None:
         raise ValueError(
             f"find_cycle: the solution from y0 does not repeat within a time of {span / 4:g}. Give "
             "a longer `settle`, or a `start` with its `period`."
         )
-    step = span / 2 / (_SAMPLES - 1)
-    at = np.asarray(times) * lag + len(states) - 1 - lag
+    return guess_cycle(f, states, span)
+
+
+def guess_cycle(f: LaggedEquation, states: np.ndarray, span: float) -> Cycle:
+    """The last period of the samples of a solution, as a polygon."""
+    lag = find_return(states)
+    if lag is None:
+        raise ValueError("The solution does not repeat.")
+    mesh = np.linspace(0, 1, 1001)
+    at = mesh[:-1] * lag + len(states) - 1 - lag
     profile = [np.interp(at, np.arange(len(states)), column) for column in states.T]
-    return lag * step, np.stack(profile, axis=1)
+    like = lambda x: jnp.asarray(x, f.vector().dtype)
+    period = lag * span / 2 / (_SAMPLES - 1)
+    return Cycle(like(period), like(mesh), like(np.stack(profile, axis=1)), f.y0)
 
 
-def _solve_late(f: LaggedEquation, span: float) -> np.ndarray:
-    """Samples of the second half of the solution from `y0`."""
+def sample_late(f: LaggedEquation, span: float) -> np.ndarray:
+    """Samples of the second half of the solution from `y0`, NaN after a failure."""
 
     def field(t, y, f, *, history):
         return f(y, jnp.stack(history) if history else jnp.zeros((0, y.size), y.dtype))
@@ -242,9 +257,12 @@ def _solve_late(f: LaggedEquation, span: float) -> np.ndarray:
     return np.asarray(solution.ys, float)
 
 
-def _find_return(states: np.ndarray) -> int | None:
+def find_return(states: np.ndarray) -> int | None:
     """The number of samples after which the states repeat: the first deep minimum of the mean
     square distance from the shifted states."""
+    # A component that hardly moves counts little.
+    spread = np.std(states, axis=0)
+    states = states / np.maximum(spread, 1e-6 * np.max(spread))
     half = len(states) // 2
     shifts = np.arange(1, half)
     distance = np.array([np.mean((states[k:] - states[:-k]) ** 2) for k in shifts])

@@ -20,6 +20,7 @@ from ._map import (
     as_map,
     check_counts,
     check_known,
+    check_make,
     check_values,
     get_start,
 )
@@ -113,6 +114,7 @@ def bifurcation(
     if not is_traced(values):
         check_values("bifurcation", "values", values)
     values = jnp.asarray(values, float)
+    check_make("bifurcation", make)
     check_counts("bifurcation", keep=(keep, 1), skip=(skip, 0))
     check_known(start, "bifurcation got start")
     if values.ndim != 1 or values.size == 0:

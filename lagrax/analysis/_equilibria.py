@@ -29,7 +29,7 @@ Equation = LaggedEquation | System
 Matrices = Float[Array, "terms size size"]
 
 # The most nodes of the collocation that `characteristic_roots` tries by itself.
-_MOST_NODES = 256
+MOST_NODES = 256
 
 
 def find_equilibrium(equation: Equation, start: State = None) -> PyTree[Float[Array, "..."]]:
@@ -81,6 +81,14 @@ def _settle(slope: Callable, start: Vector) -> Vector:
     return jax.lax.fori_loop(0, 60, advance, start)
 
 
+@eqx.filter_jit
+def equilibria_from(
+    f: LaggedEquation, starts: Float[Array, "starts size"]
+) -> Float[Array, "starts size"]:
+    """The equilibria found from several starts, NaN where there is none."""
+    return jax.vmap(lambda start: equilibrium_of(f, start)[0])(starts)
+
+
 # --- characteristic roots -------------------------------------------------------------------------
 
 
@@ -94,10 +102,11 @@ def characteristic_roots(
     """The rightmost roots λ of the characteristic equation at an equilibrium.
 
     Small deviations are sums of exp(λt), so the equilibrium is stable if all roots have a negative
-    real part. An equation with lags has infinitely many roots, few of them to the right.
+    real part. An equation with lags has infinitely many roots, few of them to the right. Where the
+    lagged states drop out there are few roots at all, and −∞ stands for the others.
 
     ```python
-    characteristic_roots(lagrax.systems.Hutchinson(a=1.8))[0]  # 0.098 + 1.60i: it oscillates
+    characteristic_roots(lagrax.systems.Hutchinson(a=1.8))[0]  # 0.097 + 1.63i: it oscillates
     ```
 
     The roots are those of the generator, collocated at Chebyshev nodes, corrected by Newton's
@@ -128,7 +137,7 @@ def characteristic_roots(
         roots, confirmed = _roots_at(f, y, count, least)
         if is_traced(confirmed) or nodes is not None or np.all(confirmed):
             return roots
-        if least >= _MOST_NODES:
+        if least >= MOST_NODES:
             raise ValueError(
                 f"characteristic_roots could not confirm {count} roots with {least} nodes. Ask for "
                 "fewer, or give more `nodes`, since roots of high frequency need many."
@@ -147,20 +156,34 @@ def roots_of(
     """The rightmost roots, and which of them Newton's method confirms."""
     fixed = jax.lax.stop_gradient((matrices, lags))
     if len(lags) == 1:
-        about = jnp.linalg.eigvals(fixed[0][0])
+        about = _sort_rightmost(jnp.linalg.eigvals(fixed[0][0]))[:count]
     else:
-        about = jnp.linalg.eigvals(_generator(*fixed, nodes))
-    about = _sort_rightmost(about)[:count]
+        about = _drop_impossible(*fixed, jnp.linalg.eigvals(_generator(*fixed, nodes)))[:count]
     found, converged = jax.vmap(lambda root: _correct_root(matrices, lags, root))(about)
-    # A large correction means that the collocation is too coarse. Without lags there is none.
-    near = jnp.abs(found - about) <= 1e-2 * (1 + jnp.abs(about))
-    roots = jnp.where(converged, found, about) if len(lags) == 1 else found
-    return _sort_rightmost(roots), (converged & near) | (len(lags) == 1)
+    if len(lags) == 1:
+        return _sort_rightmost(jnp.where(converged, found, about)), jnp.ones_like(converged)
+    # A large correction means that the collocation is too coarse.
+    confirmed = converged & (jnp.abs(found - about) <= 1e-2 * (1 + jnp.abs(about)))
+    absent = jnp.isneginf(about.real)
+    found = jnp.where(absent, -jnp.inf, found)
+    # A finer collocation may show roots where a coarse one has none.
+    return _sort_rightmost(found), confirmed | (absent & (nodes >= 64))
+
+
+def _drop_impossible(
+    matrices: Matrices, lags: Float[Array, " terms"], roots: Complex[Array, " n"]
+) -> Complex[Array, " n"]:
+    """The eigenvalues of the collocated generator that may be roots, the rightmost first, and then
+    −∞. A root λ = Σ_j A_j exp(−λτ_j) on some vector is no larger than Σ_j |A_j| exp(−Re λ τ_j)."""
+    norms = jnp.linalg.norm(matrices, axis=(1, 2))
+    most = jnp.exp(-roots.real[:, None] * lags) @ norms
+    return _sort_rightmost(jnp.where(jnp.abs(roots) <= 1.1 * most + 1e-6, roots, -jnp.inf))
 
 
 def _sort_rightmost(roots: Complex[Array, " n"]) -> Complex[Array, " n"]:
     """Roots by decreasing real part. Of a pair the upper one is first, whatever the rounding."""
-    digits = 1e2 * jnp.finfo(roots.real.dtype).eps * (1 + jnp.max(jnp.abs(roots)))
+    size = jnp.max(jnp.where(jnp.isfinite(roots), jnp.abs(roots), 0.0))
+    digits = 1e2 * jnp.finfo(roots.real.dtype).eps * (1 + size)
     return roots[jnp.lexsort((-roots.imag, -jnp.round(roots.real / digits)))]
 
 

@@ -94,11 +94,11 @@ class LaggedEquation(eqx.Module):
                 history.append(self._unravel(past[next(rows)]))
             else:
                 history.append(jax.vmap(self._unravel)(past[jnp.array([*_take(rows, size)])]))
-        state, t = self._unravel(y), jnp.asarray(t, y.dtype)
+        state, time = self._unravel(y), jnp.asarray(t, y.dtype)
         if takes_history(self.field):
-            slope = self.field(t, state, self.args, history=self._prepare(tuple(history)))
+            slope = self.field(time, state, self.args, history=self._prepare(tuple(history)))
         else:
-            slope = self.field(t, state, self.args)
+            slope = self.field(time, state, self.args)
         return ravel_pytree(jax.tree.map(jnp.asarray, slope))[0].astype(y.dtype)
 
     def _unravel(self, vector: Vector) -> PyTree:

@@ -174,6 +174,17 @@ def check_known(state: PyTree, what: str) -> None:
             raise ValueError(f"{what}={x!s:.60}; expected finite numbers.")
 
 
+def check_make(name: str, make: Any) -> None:
+    """Raises for one equation in place of a function that makes equations."""
+    if isinstance(make, (System, KnotMap)):
+        kind = type(make).__name__
+        example = kind if isinstance(make, System) else "lambda a: KnotMap(...)"
+        raise TypeError(
+            f"{name} got the equation {make!r:.60}; expected a function from the parameter to an "
+            f"equation, such as {example}."
+        )
+
+
 def check_values(name: str, what: str, values: Any) -> np.ndarray:
     """The values of a parameter in float64, checked to be finite."""
     known = real_array(values)

@@ -61,4 +61,4 @@ def iterate_newton(
     # One step follows the first small change, which squares its error.
     going = lambda c: (c[1] < 2) & (c[2] < steps) & jnp.all(jnp.isfinite(c[0]))
     x, calm, _ = jax.lax.while_loop(going, advance, (start, 0, 0))
-    return x, calm == 2
+    return x, jnp.asarray(calm) == 2

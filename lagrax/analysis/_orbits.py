@@ -13,7 +13,7 @@ from jaxtyping import Array, ArrayLike, Bool, Complex, Float, Real
 from .._solve.arguments import check_memory, check_whole, is_number, is_whole
 from .._solve.delays import RealScalar
 from ..systems import System
-from ._map import KnotMap, Point, Start, as_map, check_values, orbit_of
+from ._map import KnotMap, Point, Start, as_map, check_make, check_values, orbit_of
 
 
 class Orbit(NamedTuple):
@@ -243,6 +243,7 @@ def critical(
     - `multiplier`: A real number.
     - `start`: A point near the orbit. By default the state after 1,000 iterates.
     """
+    check_make("critical", make)
     _check_period(period, "critical")
     for name, value in (("parameter", parameter), ("multiplier", multiplier)):
         if not is_number(value):

@@ -24,7 +24,9 @@ def has_too_many_digits(ts: Float[np.ndarray, " n"], ys: Float[np.ndarray, "n st
     eps = float(jnp.finfo(jnp.float32).eps)
     gap = float(np.median(np.diff(ts)))
     repeated = np.any(np.diff(ts.astype(np.float32)) <= 0)
-    known = np.where(np.isnan(ys), np.nanmean(ys, axis=0), ys)
+    missing = np.isnan(ys)
+    mean = np.where(missing, 0.0, ys).sum(axis=0) / np.maximum((~missing).sum(axis=0), 1)
+    known = np.where(missing, mean, ys)
     largest = np.abs(known).max(axis=0)
     unit = np.where(largest > 0, largest, 1.0)  # squares of large numbers overflow
     spread = (known / unit).std(axis=0) * unit

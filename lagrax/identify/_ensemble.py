@@ -14,7 +14,7 @@ from .._solve.delays import Delay
 from ..training import Series, train
 from ._checks import check_coefficients
 from ._dataset import Dataset
-from ._fields import Equation, Network, Polynomial, drop_small_terms
+from ._fields import Equation, Network, Polynomial, add_pull, drop_small_terms
 from ._optimise import HeldOutMetric, WindowLoss, make_optimiser, minimise_squares
 from ._options import Options
 from ._regression import (
@@ -33,6 +33,8 @@ from ._windows import Window, draw_windows
 
 # Terms that move a state by less than these shares of its largest term are left out on trial.
 SMALL = (0.1, 0.01)
+# Errors below this share of the deviation are not noise that is worth forgetting.
+NOISY = 0.1
 # A term below this share comes from interpolation between samples, not from the equation.
 NEGLIGIBLE = 1e-5
 # Least squares refines fields of at most this many parameters, on at most this many windows.
@@ -199,10 +201,9 @@ def _start_library(setup: SolveSetup, lesson: Lesson, options: Options) -> Libra
 
 def _refine_library(start: LibraryStart, loss: WindowLoss) -> PyTree:
     """Refines the coefficients by solving the equation, and drops terms that are not needed."""
-    pairs = zip(start.equations, start.data, strict=True)
-    fitted = [minimise_squares(equation, loss, windows) for equation, windows in pairs]
-    members, error = [m for m, _ in fitted], sum(squares for _, squares in fitted)
-    members = _simplify(members, loss, start.data, start.sizes, error)
+    members, error = _minimise_all(start.equations, loss, start.data)
+    members, error = _simplify(members, loss, start.data, start.sizes, error)
+    members = _add_pull(members, loss, start.data, error)
     return jax.tree.map(lambda *x: jnp.stack(x), *members)
 
 
@@ -212,19 +213,53 @@ def _simplify(
     data: Sequence[WindowArrays],
     sizes: Float[np.ndarray, "terms states"],
     error: float,
-) -> list[Equation]:
-    """Drops terms that hardly move a state, if Schwarz's criterion prefers the fit without them."""
+) -> tuple[list[Equation], float]:
+    """Drops terms that hardly move a state, if Schwarz's criterion prefers the fit without them.
+
+    Returns the members and the sum of their squares.
+    """
     kept = drop_small_terms(members, sizes, NEGLIGIBLE)
-    count = sum(int(np.sum(windows.weights > 0)) for windows in data)
+    count = _count_values(data)
     for least in SMALL:
         fewer = drop_small_terms(members, sizes, least)
         dropped = _count_terms(kept) - _count_terms(fewer)
         if dropped:
-            pairs = zip(fewer, data, strict=True)
-            refitted = [minimise_squares(equation, loss, windows) for equation, windows in pairs]
-            if sum(squares for _, squares in refitted) <= error * count ** (dropped / count):
-                return [equation for equation, _ in refitted]
-    return kept
+            refitted, squares = _minimise_all(fewer, loss, data)
+            if squares <= error * count ** (dropped / count):
+                return refitted, squares
+    return kept, error
+
+
+def _add_pull(
+    members: list[Equation], loss: WindowLoss, data: Sequence[WindowArrays], error: float
+) -> list[Equation]:
+    """Adds a pull of each state towards a level, if Schwarz's criterion asks for it.
+
+    Regression on noisy states does not see that they forget the noise they start from, since each
+    window has a constant of its own there. Solutions from measured starts do.
+    """
+    count = _count_values(data)
+    if error < NOISY**2 * count:
+        return members
+    more = add_pull(members)
+    added = _count_terms(more) - _count_terms(members)
+    if not added:
+        return members
+    refitted, squares = _minimise_all(more, loss, data)
+    return refitted if squares * count ** (added / count) < error else members
+
+
+def _minimise_all(
+    members: Sequence[Equation], loss: WindowLoss, data: Sequence[WindowArrays]
+) -> tuple[list[Equation], float]:
+    """Least squares for each member on its own windows, and the sum of all squares."""
+    pairs = zip(members, data, strict=True)
+    fitted = [minimise_squares(equation, loss, windows) for equation, windows in pairs]
+    return [equation for equation, _ in fitted], sum(squares for _, squares in fitted)
+
+
+def _count_values(data: Sequence[WindowArrays]) -> int:
+    return sum(int(np.sum(windows.weights > 0)) for windows in data)
 
 
 def _count_terms(members: Sequence[Equation]) -> int:

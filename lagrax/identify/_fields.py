@@ -1,6 +1,7 @@
 """The fields that are learned, a network or a sum of monomials, and how they are printed."""
 
 import re
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 
 import equinox as eqx
@@ -13,7 +14,25 @@ from .._solve.delays import Delay, Hold, Lag, RealScalar
 from ._lookback import read_period
 
 
-class Network(eqx.Module):
+class _FieldOfVariables(eqx.Module):
+    """A field of the state, its history and the inputs, joined in one vector."""
+
+    @abstractmethod
+    def evaluate(self, x: Float[Array, " variables"]) -> Float[Array, " states"]: ...
+
+    def __call__(
+        self,
+        t: RealScalar,
+        y: Float[Array, " states"],
+        args: Float[Array, " inputs"] | None,
+        *,
+        history: Sequence[Float[Array, " states"]] = (),
+    ) -> Float[Array, " states"]:
+        inputs = () if args is None else (args,)
+        return self.evaluate(jnp.concatenate([y, *history, *inputs]))
+
+
+class Network(_FieldOfVariables):
     """A network of the state, its history and the inputs.
 
     Arguments are scaled to mean 0 and deviation 1; the result is in units of the measured slopes.
@@ -41,19 +60,12 @@ class Network(eqx.Module):
         self.mlp = eqx.tree_at(lambda m: m.layers[-1].weight, mlp, small)
         self.centre, self.scale, self.slope = centre, scale, slope
 
-    def __call__(
-        self,
-        t: RealScalar,
-        y: Float[Array, " states"],
-        args: Float[Array, " inputs"] | None,
-        *,
-        history: Sequence[Float[Array, " states"]] = (),
-    ) -> Float[Array, " states"]:
+    def evaluate(self, x: Float[Array, " variables"]) -> Float[Array, " states"]:
         centre, scale, slope = jax.lax.stop_gradient((self.centre, self.scale, self.slope))
-        return slope * self.mlp((_concatenate(y, history, args) - centre) / scale)
+        return slope * self.mlp((x - centre) / scale)
 
 
-class Polynomial(eqx.Module):
+class Polynomial(_FieldOfVariables):
     """A sum of monomials in the state, its history and the inputs.
 
     `powers` has a row for each term. `used` says which states' equations have a term; the others
@@ -64,15 +76,7 @@ class Polynomial(eqx.Module):
     used: tuple[tuple[bool, ...], ...] = eqx.field(static=True)
     powers: tuple[tuple[int, ...], ...] = eqx.field(static=True)
 
-    def __call__(
-        self,
-        t: RealScalar,
-        y: Float[Array, " states"],
-        args: Float[Array, " inputs"] | None,
-        *,
-        history: Sequence[Float[Array, " states"]] = (),
-    ) -> Float[Array, " states"]:
-        x = _concatenate(y, history, args)
+    def evaluate(self, x: Float[Array, " variables"]) -> Float[Array, " states"]:
         terms = [_multiply_powers(x, powers) for powers in self.powers]
         coefficients = jnp.where(np.array(self.used), self.coefficients, 0)
         return jnp.sum(jnp.stack(terms)[:, None] * coefficients, axis=0)
@@ -102,10 +106,6 @@ class Equation(eqx.Module):
     shifts: Float[Array, " periods"]
 
 
-def _concatenate(y: Array, history: Sequence[Array], inputs: Array | None) -> Array:
-    return jnp.concatenate([y, *history] + ([] if inputs is None else [inputs]))
-
-
 def _multiply_powers(x: Array, powers: tuple[int, ...]) -> Array:
     factors = [x[i] for i, power in enumerate(powers) for _ in range(power)]
     return jnp.prod(jnp.stack(factors)) if factors else jnp.ones((), x.dtype)
@@ -124,6 +124,28 @@ def drop_small_terms(
     powers = tuple(fields[0].powers[j] for j in kept)
     smaller = [Polynomial(field.coefficients[kept], flags, powers) for field in fields]
     return [Equation(f, m.shifts) for f, m in zip(smaller, members, strict=True)]
+
+
+def add_pull(members: Sequence[Equation]) -> list[Equation]:
+    """Adds the constant and the state itself to each state's equation, with coefficient 0 where
+    they were missing."""
+    fields: list[Polynomial] = [member.field for member in members]  # pyright: ignore
+    states, variables = fields[0].coefficients.shape[1], len(fields[0].powers[0])
+    unit = lambda i: tuple(int(k == i) for k in range(variables))
+    needed = [unit(-1), *(unit(i) for i in range(states))]
+    powers = (*fields[0].powers, *(p for p in needed if p not in fields[0].powers))
+    more = len(powers) - len(fields[0].powers)
+    flags = [list(row) for row in fields[0].used] + [[False] * states for _ in range(more)]
+    for i in range(states):
+        flags[powers.index(unit(-1))][i] = flags[powers.index(unit(i))][i] = True
+    used = tuple(map(tuple, flags))
+    padded = [
+        jnp.pad(jnp.where(np.array(f.used), f.coefficients, 0), ((0, more), (0, 0))) for f in fields
+    ]
+    return [
+        Equation(Polynomial(c, used, powers), m.shifts)
+        for c, m in zip(padded, members, strict=True)
+    ]
 
 
 # --- names ----------------------------------------------------------------------------------------

@@ -42,6 +42,29 @@ def is_series(values: Any) -> bool:
     return hasattr(values, "to_numpy") and not is_frame(values)
 
 
+def split_groups(frame: Any, by: str) -> list[Any]:
+    """A frame for each value of the column `by`, in the order of the rows, without this column."""
+    if not is_frame(frame):
+        raise TypeError(
+            f"Got by={by!r} and {type(frame).__name__} as ts; expected a data frame that has this "
+            "column, or lists of arrays and no `by`."
+        )
+    wrapped = _wrap_frame(frame)
+    if by not in wrapped.columns:
+        raise ValueError(
+            f"The data frame has no column {by!r}: its columns are {_list_columns(wrapped)}."
+        )
+    nw = load("narwhals.stable.v2")
+    column = wrapped.get_column(by)
+    if column.null_count():
+        raise ValueError(
+            f"The column {by!r} has missing values; expected the name of a series in each row."
+        )
+    names = dict.fromkeys(column.to_list())
+    parts = [wrapped.filter(nw.col(by) == name).drop(by) for name in names]
+    return [part.to_native() for part in parts]
+
+
 def split_frame(frame: Any, columns: Columns) -> Table:
     """The columns of a frame by their roles. Without names of states, all other columns are
     states."""

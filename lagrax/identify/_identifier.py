@@ -21,7 +21,7 @@ from ._ensemble import Lesson, learn_members
 from ._errors import Errors, find_band, measure_errors
 from ._fields import Polynomial, choose_symbols, name_variables
 from ._fitted import FittedModel, match_periods, prepare_setup
-from ._frames import is_frame, read_values, replace_states
+from ._frames import is_frame, read_values, replace_states, split_groups
 from ._options import DEFAULTS, Options, check_options
 from ._periods import check_sampling, find_periods, prepare_comparison
 from ._regression import check_library_size
@@ -127,7 +127,13 @@ class Identifier(Options):
     # --- learning
 
     def fit(
-        self, ts: Any, ys: Any = None, inputs: Any = None, *, time: str | None = None
+        self,
+        ts: Any,
+        ys: Any = None,
+        inputs: Any = None,
+        *,
+        time: str | None = None,
+        by: str | None = None,
     ) -> "Identifier":
         """Learns from one trajectory, or from a list of them.
 
@@ -141,10 +147,13 @@ class Identifier(Options):
 
         Or give one data frame and the names of its columns,
         `fit(frame, ["x", "y"], inputs=["u"], time="hour")`. Without `ys`, all other columns are
-        states.
+        states. If the frame holds several trajectories, `by="subject"` names the column that tells
+        them apart.
         """
         check_options(self)
         self.__dict__.pop("_model", None)
+        if by is not None:
+            ts = split_groups(ts, by)
         series = read_series(ts, ys, inputs, time=time)
         dataset = prepare_dataset(series, self.delays, self.field, self.degree)
         if self.field == "library":

@@ -29,6 +29,8 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(4)
 _NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2
 
 FOLDS = 5
+# Fewer windows than folds are held out one by one.
+LEAST_WINDOWS = 3
 # Neighbouring windows overlap, so at least this many in a row are held out together.
 IN_A_ROW = 4
 
@@ -203,11 +205,11 @@ def _check_enough(squares: np.ndarray, terms: int, columns: Columns) -> None:
             f"{label} does not change within any window, so there is nothing to learn about it. "
             "Leave it out, or give it as an input."
         )
-    if useful.min() < FOLDS:
+    if useful.min() < LEAST_WINDOWS:
         raise ValueError(
             f"The series gives {useful.min()} windows to compare {terms} terms on; expected at "
-            f"least {FOLDS}. Give a longer series or more of them (in Python also a shorter "
-            "`window`)."
+            f"least {LEAST_WINDOWS}. Give a longer series or more of them (in Python also a "
+            "shorter `window`)."
         )
 
 

@@ -15,7 +15,7 @@ from .._solve.arguments import check_whole
 from .._solve.delays import Delay, Hold, Lag, describe
 from ..plotting import Figure, Panel, Points
 from ._lookback import find_reach
-from ._periods import Comparison, Scan as Scan, WindowErrors, find_periods, prepare_comparison
+from ._periods import ComparedSeries, Scan as Scan, WindowErrors, find_periods, prepare_comparison
 from ._regression import MOST_DEGREE, TOO_HIGH, is_not_worse
 from ._series import read_series
 
@@ -179,7 +179,7 @@ def _name_candidates(candidates: Any) -> dict[str, list[Delay]]:
 
 
 def _evaluate(
-    comparison: Comparison, name: str, delays: list[Delay]
+    comparison: ComparedSeries, name: str, delays: list[Delay]
 ) -> tuple[Candidate, WindowErrors]:
     """Finds the periods of a candidate, then drops the delays that the series does not need."""
     found, scans = find_periods(comparison, delays)

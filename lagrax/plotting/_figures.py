@@ -98,6 +98,7 @@ class Panel:
     - `xlog`, `ylog`: Whether an axis is logarithmic.
     - `equal`: Whether both axes have the same scale.
     - `xlim`, `ylim`: The ranges of the axes. By default they hold all marks.
+    - `xticks`: Places on the horizontal axis and their labels, such as dates. Numbers by default.
     """
 
     marks: Sequence[Line | Points]
@@ -109,6 +110,7 @@ class Panel:
     xlim: Range | None = None
     ylim: Range | None = None
     xlog: bool = False
+    xticks: Sequence[tuple[float, str]] = ()
 
     def __post_init__(self):
         if not all(isinstance(mark, Line | Points) for mark in self.marks):

@@ -28,6 +28,7 @@ _EXPECTED = {
     "ylog": _YES_OR_NO,
     "equal": _YES_OR_NO,
     "xlim": _LIST,
+    "xticks": _LIST,
     "ylim": _LIST,
     "x": _LIST,
     "y": _LIST,
@@ -75,6 +76,10 @@ def _read_panel(description: Any) -> Panel:
         if len(fields[name]) != 2 or not all(_is_number(end) for end in fields[name]):
             raise ValueError(f"`{name}` is a pair of numbers, not {fields[name]!r}.")
         fields[name] = tuple(map(float, fields[name]))
+    for tick in fields.get("xticks", ()):
+        if len(tick) != 2 or not _is_number(tick[0]) or not isinstance(tick[1], str):
+            raise ValueError(f"A tick is a number and a text, not {tick!r}.")
+    fields["xticks"] = tuple((float(place), label) for place, label in fields.get("xticks", ()))
     return Panel(**fields)
 
 

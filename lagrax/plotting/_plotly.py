@@ -99,6 +99,9 @@ def _plotly_layout(panel: Panel, x_range: Range | None, y_range: Range | None) -
             one |= {"type": "log", "exponentformat": "power", "tickfont": {"size": 9}}
         if limits is not None:
             one["range"] = [math.log10(end) if log else float(end) for end in limits]
+    if panel.xticks:
+        places, labels = zip(*panel.xticks, strict=True)
+        x |= {"tickmode": "array", "tickvals": [*places], "ticktext": [*map(html.escape, labels)]}
     if panel.equal:
         y |= {"scaleanchor": "x", "constrain": "domain"}
         x |= {"constrain": "domain"}

@@ -1,6 +1,6 @@
 """Checks the properties of tests/solve/test_properties.py on many random equations.
 
-    python results/soak/properties.py          25 times as many equations as in the tests
+    python results/soak/properties.py          50 times as many equations as in the tests
     python results/soak/properties.py scipy    some properties again, selected as by pytest's -k
 
 `make soak` runs it. It writes properties.json, and a table in README.md between two markers.
@@ -16,7 +16,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-TIMES = 25
+TIMES = 50
 TEST = re.compile(r"^tests/solve/test_properties\.py::(\w+)(\[.*\])?:$")
 PASSED = re.compile(r"(\d+) passing, (\d+) failing,? (?:and )?(\d+) invalid")
 

@@ -97,6 +97,16 @@ CALLS = {
         ValueError,
         ["start=nan"],
     ),
+    "a diagram of one equation": (
+        lambda: analysis.bifurcation(systems.Population(2.0), [1.0, 2.0]),
+        TypeError,
+        ["bifurcation got the equation Population(", "function", "such as Population."],
+    ),
+    "a critical value of one map": (
+        lambda: analysis.critical(ricker(), 2.0),
+        TypeError,
+        ["critical got the equation KnotMap(", "lambda a: KnotMap(...)"],
+    ),
     "a diagram over NaN": (
         lambda: analysis.bifurcation(systems.Population, [2.0, NAN]),
         ValueError,

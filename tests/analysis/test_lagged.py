@@ -103,6 +103,13 @@ def test_roots_of_a_scalar_equation_are_lambert(x64, tau):
     np.testing.assert_allclose(characteristic_roots(f, count=10), exact, rtol=1e-10)
 
 
+def test_roots_that_are_not_there(x64):
+    """Where the population is extinct, the lagged state drops out, and one root is left."""
+    roots = characteristic_roots(Hutchinson(1.8), 0.0, count=3)
+    np.testing.assert_allclose(roots[0], 1.8, rtol=1e-12)
+    assert np.all(np.isneginf(roots.real[1:]))
+
+
 def test_derivatives_of_a_root(x64):
     """dW/dx = W/(x (1 + W)), in the lag and in a coefficient, and the second derivative."""
 
@@ -262,7 +269,7 @@ def test_derivative_of_a_period(x64):
     np.testing.assert_allclose(slope, differences, rtol=1e-6)
 
 
-@pytest.mark.parametrize("degree", [2, 3])
+@pytest.mark.parametrize("degree", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_periods_converge_with_the_degree(x64, degree):
     """The error falls at least with the power m + 1, K. Engelborghs et al. (2000)."""
     exact, errors = 2 * np.pi / rotating_wave()[0], []

@@ -5,8 +5,10 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
+import diffrax
 import numpy as np
 import pytest
+from scipy.special import lambertw
 
 import lagrax
 from lagrax._cli import (
@@ -216,7 +218,8 @@ def test_files_of_an_earlier_answer_are_removed(lagrax_command, tmp_path):
     ("line", "sentence"),
     [
         ("nothing", "No equation and no folder 'nothing': expected one of population, linear"),
-        ("hutchinson", "The equation hutchinson has a lag, and only equations with holds"),
+        ("hutchinson --k 3", "hutchinson has no parameter k: it has a, tau."),
+        ("mackey-glass --param tau 0 1", "tau = 0 to 1: expected a positive number."),
         ("population --k 3", "population has no parameter k: it has a, tau, lag."),
         ("population --tau -1", "tau = -1: expected a positive number."),
         ("population --a nan", "a = nan: expected a finite number."),
@@ -309,6 +312,79 @@ def test_an_escaping_orbit(x64):
     assert "runs away" in _longrun.long_run(doubling).sentence
 
 
+# --- equations with lags --------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_long_run_with_a_lag(lagrax_command, tmp_path):
+    """At a τ = 1.8 the population's cycle has the period 4.18, of which a simulation knows."""
+    code, out, _ = lagrax_command(*["analyse", "hutchinson", "--out", "found", "--json"])
+    answer = json.loads(out)
+    assert code == 0
+    assert [e["state"] for e in answer["equilibria"]] == [
+        [pytest.approx(0.0, abs=1e-12)],
+        [pytest.approx(1.0)],
+    ]
+    # At 0 the lagged state drops out, and only one root is left.
+    assert answer["equilibria"][0]["roots"] == [[pytest.approx(1.8), 0.0]]
+    assert answer["equilibria"][1]["roots"][0][0] == pytest.approx(lambertw(-1.8).real)
+    assert "settles into a cycle of period 4.18" in answer["sentence"]
+    assert answer["cycle"]["multipliers"][0] == [pytest.approx(1.0, abs=1e-6), 0.0]
+    assert (tmp_path / "found/figures/cycle.png").exists()
+
+
+def test_branches_of_an_equation_with_a_lag(lagrax_command, tmp_path):
+    line = "analyse hutchinson --a 1.2 --param a 1.3 1.8 --out found --json"
+    code, out, _ = lagrax_command(*line.split())
+    answer = json.loads(out)
+    assert code == 0
+    assert "comes to rest" in answer["sentence"]
+    assert [b["kind"] for b in answer["branches"]] == ["equilibria", "equilibria", "cycles"]
+    (event,) = [e for b in answer["branches"] for e in b["events"]]
+    assert event == {"kind": "Hopf", "parameter": pytest.approx(np.pi / 2)}
+    header, table = read_csv(tmp_path / "found/diagram.csv")
+    assert header == ["branch", "a", "stable", "period", "x_low", "x_high"]
+    cycles = table[table[:, 0] == 3]
+    assert np.all(cycles[:, 2] == 1)
+    assert np.all(cycles[:, 3] > 4)
+    assert np.all(cycles[:, 5] > cycles[:, 4])
+
+
+def test_the_chart_of_an_equation_with_a_lag(lagrax_command, tmp_path):
+    line = "analyse hutchinson --a 1 --param a 0.5 3 --param tau 0.5 2 --values 6 --out found"
+    code, out, _ = lagrax_command(*line.split())
+    assert code == 0
+    assert "of the pairs" in out
+    assert out.endswith(f"Wrote {tmp_path / 'found/figures/chart.png'}\n")
+    header, boundary = read_csv(tmp_path / "found/boundary.csv")
+    assert header == ["a", "tau"]
+    np.testing.assert_allclose(boundary[:, 0] * boundary[:, 1], np.pi / 2, rtol=1e-9)
+
+
+@pytest.mark.slow
+def test_a_learned_equation_with_a_lag_and_without(lagrax_command, tmp_path):
+    """The lagged one is Hutchinson's; the other relaxes to 2 at the rate 0.5."""
+    ts, system = np.linspace(0, 30, 301), lagrax.systems.Hutchinson(1.2)
+    sol = lagrax.solve(
+        *(system, 0.0, 30.0, 0.5),
+        **{"delays": system.delays, "saveat": diffrax.SaveAt(ts=ts), "steps": 16},
+    )
+    model = lagrax.Identifier([lagrax.Lag(1.0)], "library", progress=False)
+    model.fit(ts, np.asarray(sol.ys)).save(tmp_path / "lagged/model")
+    code, out, _ = lagrax_command("analyse", "lagged", "--json", "--out", "first")
+    answer = json.loads(out)
+    assert code == 0
+    (one,) = [e for e in answer["equilibria"] if abs(e["state"][0] - 1) < 0.05]
+    assert one["roots"][0][0] == pytest.approx(lambertw(-1.2).real, abs=0.05)
+    plain = lagrax.Identifier([], "library", progress=False)
+    plain.fit(ts, 2 - 1.5 * np.exp(-0.5 * ts)).save(tmp_path / "plain/model")
+    code, out, _ = lagrax_command("analyse", "plain", "--json", "--out", "second")
+    answer = json.loads(out)
+    (rest,) = [e for e in answer["equilibria"] if abs(e["state"][0] - 2) < 0.1]
+    assert rest["roots"] == [[pytest.approx(-0.5, abs=0.05), 0.0]]
+    assert "comes to rest" in answer["sentence"]
+
+
 # --- learned equations ----------------------------------------------------------------------------
 
 
@@ -380,9 +456,9 @@ def test_equations_without_a_map(delays, inputs, why):
 
 def test_a_learned_equation_without_a_map(lagrax_command, tmp_path, monkeypatch):
     model = lagrax.Identifier()
-    model.delays_, model.series_ = [], [SimpleNamespace(us=np.zeros((5, 0)))]
+    model.delays_, model.series_ = [], [SimpleNamespace(us=np.zeros((5, 1)))]
     monkeypatch.setattr(lagrax.Identifier, "load", lambda folder: model)
     (tmp_path / "plain").mkdir()
     code, _, err = lagrax_command("analyse", "plain")
     assert code == 2
-    assert err.startswith("plain: The equation has no delays")
+    assert err.startswith("plain: The equation has inputs")

@@ -22,7 +22,7 @@ def test_version_agrees_with_the_package(lagrax_command):
 def test_help_names_every_command(lagrax_command):
     code, out, _ = lagrax_command("--help")
     assert code == 0
-    for name in ("simulate", "analyse", "explore", "fit", "info"):
+    for name in ("simulate", "analyse", "explore", "fit", "predict", "info"):
         assert name in out
     assert "\x1b" not in out
 

@@ -9,6 +9,7 @@ from lagrax._cli.units import (
     Calendar,
     Duration,
     UnitError,
+    list_ticks,
     parse_duration,
     parse_period,
     parse_unit,
@@ -138,3 +139,27 @@ def test_invalid_units_and_periods():
     with pytest.raises(UnitError, match="expected a positive number"):
         parse_period("0s")
     assert parse_unit(" Minutes ") == parse_unit("min") == "minutes"
+
+
+@pytest.mark.parametrize(
+    ("dates", "texts"),
+    [
+        (monthly(144, (1949, 1, 1)), ["1950", "1952", "1954", "1956", "1958", "1960"]),
+        (
+            regular(60, days=1),
+            ["2025-03-17", "2025-03-31", "2025-04-14", "2025-04-28"],
+        ),
+        (regular(32, minutes=1), ["03-03 08:00", "03-03 08:15", "03-03 08:30"]),
+        (regular(40, seconds=1), ["08:00:00", "08:00:15", "08:00:30"]),
+    ],
+    ids=["years", "days", "minutes", "seconds"],
+)
+def test_axes_have_round_dates(dates, texts):
+    calendar = Calendar.from_dates(dates)
+    ts = calendar.count(dates)
+    ticks = list_ticks(calendar, float(ts[0]), float(ts[-1]))
+    assert [text for _, text in ticks] == texts
+    found = calendar.dates(np.array([place for place, _ in ticks]))
+    assert all(
+        d.strftime("%Y-%m-%d %H:%M:%S").find(t) >= 0 for d, t in zip(found, texts, strict=True)
+    )

@@ -42,6 +42,30 @@ def test_a_frame_gives_the_same_model_as_its_arrays(make):
     assert model.score(frame) == arrays.score(TS, YS)
 
 
+@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame])
+def test_a_column_tells_trajectories_apart(make):
+    first, second = (population_series(span=8, x0=x0) for x0 in (0.4, 0.7))
+    columns = {
+        "site": ["a"] * len(first[0]) + ["b"] * len(second[0]),
+        "hour": np.concatenate([first[0], second[0]]),
+        "prey": np.concatenate([first[1], second[1]]),
+    }
+    model = Identifier([Hold(1.0)], "library").fit(make(columns), time="hour", by="site")
+    assert model.equations() == ["prey′ = 2.6 prey − 2.6 prey prey(⌊t⌋)"]
+    assert [len(t.ts) for t in model.series_] == [81, 81]
+    np.testing.assert_array_equal(model.series_[1].ys[:, 0], second[1])
+
+
+def test_bad_columns_of_trajectories_are_refused():
+    frame = pl.DataFrame({"site": ["a", None] * 5, "hour": range(10), "prey": range(10)})
+    with pytest.raises(ValueError, match="has no column 'plot': its columns are site, hour, prey"):
+        Identifier().fit(frame, time="hour", by="plot")
+    with pytest.raises(ValueError, match="'site' has missing values"):
+        Identifier().fit(frame, time="hour", by="site")
+    with pytest.raises(TypeError, match="expected a data frame that has this column"):
+        Identifier().fit(TS, YS, by="site")
+
+
 @pytest.mark.parametrize("make", [pd.Series, lambda values: pl.Series("prey", values)])
 def test_series_count_as_arrays(make):
     ys = make(YS)

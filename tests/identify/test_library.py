@@ -287,3 +287,16 @@ def test_a_late_clock_does_not_cost_precision():
     assert read_coefficients(model) == pytest.approx({(1, 0): 2.6, (1, 1): -2.6}, rel=1e-3)
     first = model.forecast(ts[-1] + 100_000 + np.array([0.1, 0.9])).mean
     np.testing.assert_allclose(first, other.mean, rtol=1e-3)
+
+
+@pytest.mark.slow
+def test_noisy_states_are_pulled_back_to_their_level():
+    """Regression alone drops the pull, so that predictions keep the noise that they start from."""
+    rng = np.random.default_rng(0)
+    x = np.zeros(300)
+    for k in range(299):
+        x[k + 1] = 5 + 0.5 * (x[k] - 5) + rng.standard_normal()
+    model = Identifier((), "library", degree=1).fit(np.arange(300.0), x)
+    found = read_coefficients(model)
+    assert found[(1,)] == pytest.approx(np.log(0.5), rel=0.4)
+    assert -found[(0,)] / found[(1,)] == pytest.approx(5, rel=0.05)

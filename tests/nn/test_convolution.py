@@ -23,13 +23,14 @@ from lagrax.nn import NODE, NPCDDE, UNPCDDE, Conv, _affine, _convolution, _field
 ARGUMENTS = [(2, True), (0, True), (1, True), (1, False), (2, False)]
 
 
-@pytest.fixture
-def accelerator(monkeypatch):
+@pytest.fixture(scope="module", autouse=True)
+def accelerator():
     """Fields compute as they do on accelerators, on the CPU."""
-    jax.clear_caches()
-    for module in (_affine, _fields):
-        monkeypatch.setattr(module, "on_accelerator", lambda: True)
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (_affine, _fields):
+            patch.setattr(module, "on_accelerator", lambda: True)
+        jax.clear_caches()
+        yield
     jax.clear_caches()
 
 
@@ -46,7 +47,6 @@ def relative_distances(got, expected):
     return [float(jnp.linalg.norm(a - b) / jnp.linalg.norm(b)) for a, b in pairs]
 
 
-@pytest.mark.usefixtures("accelerator")
 @pytest.mark.parametrize("dtype", MOST_TYPES)
 @pytest.mark.parametrize(
     ("history", "uses_state", "pad_to"),
@@ -79,7 +79,6 @@ def test_fused_field_equals_the_network(history, uses_state, pad_to, dtype):
     assert all(least <= d < most for d in relative_distances(got, expected))
 
 
-@pytest.mark.usefixtures("accelerator")
 @pytest.mark.parametrize("uses_state", [True, False])
 def test_equal_entries_of_a_history_are_read_once(uses_state):
     field = Conv(3, 5, history=4, uses_state=uses_state, compute_dtype="float32", key=KEY)
@@ -101,7 +100,6 @@ def test_equal_entries_of_a_history_are_read_once(uses_state):
     assert all(d < 1e-5 for d in relative_distances(got, expected))
 
 
-@pytest.mark.usefixtures("accelerator")
 @pytest.mark.parametrize(
     "dtype",
     ["float16", *(pytest.param(d, marks=pytest.mark.slow) for d in ("float32", "bfloat16"))],
@@ -134,7 +132,6 @@ def test_cotangents_fit_into_float16(shape):
     assert 1 <= room < 2
 
 
-@pytest.mark.usefixtures("accelerator")
 def test_fused_field_has_second_derivatives_and_batches():
     fused, plain = [Conv(2, 6, history=1, compute_dtype=d, key=KEY) for d in ("float32", None)]
     y, z = normal(0, 3, 4, 4, 2), normal(1, 3, 4, 4, 2)
@@ -155,7 +152,6 @@ def test_fused_field_has_second_derivatives_and_batches():
         check_close(loop, plain(0.0, y, history=plain.hold([z])), 1e-5)
 
 
-@pytest.mark.usefixtures("accelerator")
 def test_fused_field_without_the_state_is_evaluated_once_an_interval():
     field = Conv(2, 6, history=1, uses_state=False, compute_dtype="float16", key=KEY)
     stats = eqx.filter_eval_shape(NPCDDE(field, 3, lags=1).solve, normal(0, 4, 4, 2)).stats
@@ -186,7 +182,6 @@ def make_conv_layer(kind, dtype, p=0, **options):
     return CONV_LAYERS[kind](make, augment=p, **(MIDPOINT | options))
 
 
-@pytest.mark.usefixtures("accelerator")
 def test_holds_before_the_start_are_read_once():
     """In interval k of NPCDDE3 the field is given min(k + 1, 3) distinct states of two channels."""
     layer = make_conv_layer("NPCDDE", "float32")
@@ -195,7 +190,6 @@ def test_holds_before_the_start_are_read_once():
     assert {2 + 2 * k + 1 for k in (1, 2, 3)} <= widths
 
 
-@pytest.mark.usefixtures("accelerator")
 @pytest.mark.parametrize(
     "dtype",
     ["float16", *(pytest.param(d, marks=pytest.mark.slow) for d in ("float32", "bfloat16"))],
@@ -216,7 +210,6 @@ def test_fused_layer_equals_the_plain_one(kind, p, dtype):
     assert relative_distances(join(gradients), join(expected_gradients))[0] < BOUNDS[dtype][1]
 
 
-@pytest.mark.usefixtures("accelerator")
 @pytest.mark.parametrize(
     "options", [{"gradient": Direct()}, {"gradient": Adjoint()}, {"steps": None, **LOOSE}]
 )
@@ -230,7 +223,6 @@ def test_fused_and_plain_gradients_agree_for_each_method(options):
     assert all(d < 1e-5 for d in relative_distances(got, expected))
 
 
-@pytest.mark.usefixtures("accelerator")
 def test_forward_mode_works_without_a_compute_dtype():
     x, dx = normal(0, 4, 4, 2), normal(1, 4, 4, 2)
     layer = make_conv_layer("NPCDDE", None, gradient=Direct())

@@ -138,6 +138,7 @@ def broken(change):
         (lambda f, p, m: m.update(high=None), "only one of `low` and `high`"),
         (lambda f, p, m: m.update(width=True), "`width` of a line is a number, not True"),
         (lambda f, p, m: p.update(ylim=[1]), r"`ylim` is a pair of numbers, not \[1\]"),
+        (lambda f, p, m: p.update(xticks=[[1]]), r"A tick is a number and a text, not \[1\]"),
         (lambda f, p, m: p.update(ylim=[0, 1]), r"positive `ylim`, not \(0.0, 1.0\)"),
         (lambda f, p, m: p.update(ylog="yes"), "`ylog` of a panel is true or false, not 'yes'"),
         (lambda f, p, m: f.pop("caption"), "description of a figure lacks `caption`"),
@@ -279,6 +280,16 @@ def test_plotly_equal_axes_and_limits():
     assert layout["xaxis"]["range"] == pytest.approx([-1, 2])
     drawing = on_paper(plain([1, 10], [0, 1], xlog=True))
     assert drawing.axes[0].get_xscale() == "log"
+
+
+def test_ticks_have_labels():
+    ticks = ((0.0, "2024"), (1.0, "<2025>"))
+    described = plain([0, 1], [0, 1], xticks=ticks)
+    axis = plotting.plotly_panels(described)[0]["layout"]["xaxis"]
+    assert (axis["tickvals"], axis["ticktext"]) == ([0, 1], ["2024", "&lt;2025&gt;"])
+    labels = on_paper(described).axes[0].get_xticklabels()
+    assert [label.get_text() for label in labels] == ["2024", "<2025>"]
+    assert from_json(to_json(described)).panels[0].xticks == ticks
 
 
 def test_band_where_there_is_nothing_to_show():

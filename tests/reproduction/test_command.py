@@ -127,7 +127,8 @@ def test_a_report_of_finished_runs(runs, reproduction_command, tmp_path):
     code, out, _ = reproduction_command("report", "runs", "--out", "page.html", "--json")
     assert code == 0
     assert json.loads(out) == {"report": str(tmp_path / "page.html")}
-    assert read_result(runs / "multiples-quick").finding in (tmp_path / "page.html").read_text()
+    page = (tmp_path / "page.html").read_text(encoding="utf-8").replace("\N{NO-BREAK SPACE}", " ")
+    assert read_result(runs / "multiples-quick").finding in page
     assert reproduction_command("report", "runs")[1] == f"Report: {tmp_path / 'report.html'}\n"
 
 

@@ -8,7 +8,7 @@ import pytest
 from helpers.refusals import HUGE, INF, NAN, check_call
 
 import lagrax
-from lagrax import Adjoint, Hold, Input, Lag, Learn, holds, systems
+from lagrax import Adjoint, Hold, Input, Jump, Lag, Learn, holds, systems
 
 
 def field(t, y, args, *, history):
@@ -95,6 +95,68 @@ CALLS = {
         TypeError,
         ["Input(1 samples)", "delays=[...]"],
     ),
+    "jump times unsorted": (lambda: Jump([2.0, 1.0], add=1.0), ValueError, ["Jump", "Sort"]),
+    "jump times repeated": (lambda: Jump([1.0, 1.0], add=1.0), ValueError, ["Jump", "repeated"]),
+    "jump time nan": (lambda: Jump([1.0, NAN], add=1.0), ValueError, ["Jump", "finite"]),
+    "jump times infinite between": (
+        lambda: Jump([1.0, INF, 2.0], add=1.0),
+        ValueError,
+        ["Jump", "increasing"],
+    ),
+    "jump without a change": (lambda: Jump([1.0]), ValueError, ["Jump(times, add=amounts)"]),
+    "jump twice": (lambda: Jump([1.0], jnp.sin, add=1.0), ValueError, ["either", "add=1.0"]),
+    "jump by position": (lambda: Jump([1.0], 2.0), TypeError, ["function=2.0", "add=amounts"]),
+    "jump too fine": (
+        lambda: solve(jumps=[Jump([1.0, 1.0 + 1e-9], add=1.0)]),
+        ValueError,
+        ["Jump", "too close", "float64"],
+    ),
+    "jumps not in a list": (
+        lambda: solve(jumps=Jump([1.0], add=1.0)),
+        TypeError,
+        ["one Jump", "jumps=[...]"],
+    ),
+    "jumps of numbers": (lambda: solve(jumps=[1.0]), TypeError, ["[1.0]", "list of lagrax.Jump"]),
+    "amounts of another shape": (
+        lambda: solve(jumps=[Jump([0.5, 1.5], add=ONES)]),
+        ValueError,
+        ["(3,)", "()", "(2,)", "2 instants"],
+    ),
+    "amounts of another structure": (
+        lambda: solve(jumps=[Jump([1.0], add={"gut": 1.0})]),
+        ValueError,
+        ["'gut'", "structure of the state"],
+    ),
+    "amount nan": (
+        lambda: solve(jumps=[Jump([0.5, 1.5], add=np.array([1.0, NAN]))]),
+        ValueError,
+        ["1 amounts", "NaN", "Drop"],
+    ),
+    "amount complex": (
+        lambda: solve(jumps=[Jump([1.0], add=1j)]),
+        ValueError,
+        ["complex128", "float32", "real"],
+    ),
+    "a jump of another shape": (
+        lambda: solve(jumps=[Jump([1.0], lambda t, y, args: jnp.ones(2))]),
+        ValueError,
+        ["function of a Jump", "(2,)", "()"],
+    ),
+    "a jump of another type": (
+        lambda: solve(jumps=[Jump([1.0], lambda t, y, args: 1j * y)]),
+        ValueError,
+        ["function of a Jump", "complex64", "float32"],
+    ),
+    "a jump of another structure": (
+        lambda: solve(jumps=[Jump([1.0], lambda t, y, args: (y, y))]),
+        ValueError,
+        ["function of a Jump", "pytree", "whole state"],
+    ),
+    "a jump of two arguments": (
+        lambda: solve(jumps=[Jump([1.0], lambda t, y: y)]),
+        TypeError,
+        ["function(t, y, args)"],
+    ),
     "lag number negative": (lambda: Hold(1.0, lag=-1), ValueError, ["lag=-1", "whole number"]),
     "lag number fractional": (lambda: Hold(1.0, lag=0.5), ValueError, ["lag=0.5", "Lag(tau)"]),
     "no holds": (lambda: holds(1.0, 0), ValueError, ["n=0", "at least 1"]),
@@ -135,6 +197,16 @@ CALLS = {
         lambda: solve(lambda t, y, args, *, history: sum(_two(history))),
         ValueError,
         ["unpack", "tuple of 1", "Hold(tau)"],
+    ),
+    "a system without its delays": (
+        lambda: lagrax.solve(systems.Population(2.0), 0.0, 2.0, 0.5),
+        IndexError,
+        ["no `delays`", "delays=field.delays"],
+    ),
+    "no return": (
+        lambda: solve(lambda t, y, args, *, history: None),
+        ValueError,
+        ["pytree PyTreeDef(None)", "lack a `return`?"],
     ),
     "history without delays": (
         lambda: solve(lambda t, y, args, *, history: _one(history), delays=()),

@@ -79,20 +79,21 @@ def test_a_failed_step_may_be_a_blow_up_before_it_needs_a_remedy(code, remedy):
     assert message.index("infinite") < message.index(remedy)
 
 
-def test_an_interval_with_a_lag_may_take_four_times_its_share_of_steps():
+def test_an_interval_with_a_lag_may_take_all_steps():
+    """The first of twenty intervals needs most of the steps."""
 
     def field(t, y, args, *, history):
         return -history[0] + jnp.where(t < 1, jnp.cos(1000 * t), 0)
 
     few, more = [
         lagrax.solve(field, 0.0, 20.0, 0.5, delays=[lagrax.Lag(1.0)], max_steps=n, throw=False)
-        for n in (1024, 4096)
+        for n in (200, 1000)
     ]
     assert few.result == lagrax.RESULTS.max_steps_reached
-    assert few.stats["num_accepted_steps"] == 256
+    assert few.stats["num_steps"] == 200
     assert few.failed_at < 1
     assert more.result == lagrax.RESULTS.successful
-    assert 256 < more.stats["num_accepted_steps"] < 1024
+    assert more.stats["num_accepted_steps"] > 256
 
 
 def test_printing_names_the_result():

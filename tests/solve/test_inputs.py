@@ -118,6 +118,13 @@ def test_batches_of_delays_give_each_member_its_own_knots(x64):
     np.testing.assert_allclose(jax.jit(jax.vmap(final))(batch), jnp.stack(each), rtol=1e-12)
 
 
+@pytest.mark.parametrize("linear", [False, True])
+def test_rows_of_a_batch_may_be_filled_up(x64, linear):
+    final = lambda ts, us: solve(ts, us, linear=linear, steps=4).ys
+    longer = jax.jit(final)(np.append(TS, [np.inf, np.inf]), np.append(US, [0.0, 0.0]))
+    np.testing.assert_allclose(longer, final(TS, US), rtol=1e-12)
+
+
 def test_input_beside_a_hold_and_a_lag_matches_a_held_clock(x64):
     """The same signal, looked up by a clock that `Hold(times=...)` samples."""
     past = lambda t: 1.0 + 0.3 * t

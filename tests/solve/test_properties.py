@@ -2,7 +2,7 @@
 
 The equation is y' = A y + Σ tanh(B_j h_j) + c with h_j its history. If all delays are holds, the
 reference is the exact solution from knot to knot, computed in NumPy from the definition of a hold.
-If there is a lag, it is SciPy by the method of steps. `LAGRAX_SOAK=25` multiplies the number of
+If there is a lag, it is SciPy by the method of steps. `LAGRAX_SOAK=50` multiplies the number of
 examples, as `make soak` does.
 """
 
@@ -169,7 +169,7 @@ def close(found, expected, tolerance):
 
 
 @pytest.mark.parametrize("kind", HELD)
-@examples(100)
+@examples(50)
 @given(seed=seeds, span=spans())
 def test_held_equations_have_their_exact_solution(kind, seed, span, x64):
     assume(far_from_knots(kind, span))
@@ -182,7 +182,7 @@ def test_held_equations_have_their_exact_solution(kind, seed, span, x64):
 
 
 @pytest.mark.parametrize("kind", HELD)
-@examples(100)
+@examples(50)
 @given(seed=seeds, span=spans())
 def test_held_equations_in_float32(kind, seed, span):
     assume(far_from_knots(kind, span, 1e-4))
@@ -214,7 +214,7 @@ def irregular_times(draw):
     return np.cumsum(gaps) - draw(st.floats(0, 3))
 
 
-@examples(100)
+@examples(50)
 @given(seed=seeds, times=irregular_times(), span=spans(), lag=st.integers(0, 1))
 def test_irregular_instants(seed, times, span, lag, x64):
     _, _, t0, t1, ts = span
@@ -254,7 +254,7 @@ def test_known_delays_are_as_traced_ones(kind, seed, span, steps, x64):
 
 
 @kinds("holds", "two clocks", "hold and lag")
-@examples(40)
+@examples(20)
 @given(seed=seeds, span=spans(), part=st.floats(0.05, 0.95))
 def test_two_solves_one_after_the_other_are_one(kind, seed, span, part, x64):
     assume(far_from_knots(kind, span))
@@ -289,7 +289,7 @@ def in_two(kind):
 
 
 @kinds("hold", "holds", "lag", "hold and lag")
-@examples(60)
+@examples(30)
 @given(seed=seeds, span=spans(), periods=st.integers(-5, 5), by=st.floats(-5, 5))
 def test_shifting_time_shifts_the_solution(kind, seed, span, periods, by, x64):
     """Lags may be shifted by any time, holds by whole periods."""
@@ -305,7 +305,7 @@ def test_shifting_time_shifts_the_solution(kind, seed, span, periods, by, x64):
 
 
 @kinds("none", "two clocks", "hold and lag")
-@examples(40)
+@examples(20)
 @given(seed=seeds, span=spans(), other_ts=st.lists(st.floats(0, 1), min_size=SAVED, max_size=SAVED))
 def test_save_times_do_not_change_the_solution(kind, seed, span, other_ts, x64):
     tau, other, t0, t1, ts = span
@@ -345,7 +345,7 @@ def over_members(kind):
 
 
 @kinds("two clocks", *(["lag"] if MORE > 1 else []))
-@examples(40)
+@examples(20)
 @given(seed=seeds, span=spans(), weights=seeds)
 def test_the_three_gradients_agree(kind, seed, span, weights, x64):
     """They also agree with a finite difference in a random direction of start and parameters."""

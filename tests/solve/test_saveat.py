@@ -1,5 +1,7 @@
 """`saveat` returns the times and states that it asks for, and changes nothing else."""
 
+import functools
+
 import diffrax
 import equinox as eqx
 import jax
@@ -15,11 +17,13 @@ PATHS = {"adaptive": {"max_steps": 200}, "fixed": {"steps": 5}}
 A, X0 = 1.5, 0.4
 
 
+def population(t, x, a, *, history):
+    return a * x * (1 - history[0])
+
+
 def solve(saveat, path="fixed", t1=2.5, delays=(Hold(1.0),), **options):
-    return lagrax.solve(
-        lambda t, x, a, *, history: a * x * (1 - history[0]),
-        0.0, t1, X0, A, delays=list(delays), saveat=saveat, **PATHS[path], **options,
-    )  # fmt: skip
+    options |= {"delays": list(delays), "saveat": saveat} | PATHS[path]
+    return lagrax.solve(population, 0.0, t1, X0, A, **options)
 
 
 def exact(ts):
@@ -90,10 +94,10 @@ def test_every_step(path, x64):
 @pytest.mark.parametrize("path", PATHS)
 def test_every_step_of_a_traced_span(path, x64):
     """Intervals of no length, beyond a traced t1, have no steps."""
+    toward = lambda t, x, args, *, history: x - 2 * history[0]
 
     def run(t1):
         options = {"delays": [Hold(0.5)], "intervals": 9, "saveat": diffrax.SaveAt(steps=True)}
-        toward = lambda t, x, args, *, history: x - 2 * history[0]
         return lagrax.solve(toward, 0.0, t1, 1.0, **options, **PATHS[path])
 
     sol = jax.jit(run)(1.6)
@@ -197,6 +201,21 @@ def test_many_times_in_few_steps_and_few_in_many(gradient, x64):
     np.testing.assert_allclose(slope, weights @ (-ts * np.exp(-1.3 * ts)), atol=1e-5)
 
 
+def of_held(t, x, args, *, history):
+    return -x * history[0]
+
+
+def save_the_end(delay, t0, t1, tau, ts, **options):
+    saveat = SaveAt(ts=ts, t1=True, dense=True)
+    sol = lagrax.solve(of_held, t0, t1, 1.0, delays=[delay(tau)], steps=2, saveat=saveat, **options)
+    return sol.t1, sol.ys, sol.evaluate(ts[-1])
+
+
+# Compiled once for all spans.
+INSIDE = {
+    delay: jax.jit(functools.partial(save_the_end, delay, intervals=12)) for delay in (Hold, Lag)
+}
+
 # Starts and lengths that float32 rounds, so that they do not add up to the end.
 SPANS = [
     (0.0, 1.6, 0.9),
@@ -210,19 +229,11 @@ SPANS = [
 @pytest.mark.parametrize("delay", [Hold, Lag])
 @pytest.mark.parametrize(("t0", "t1", "tau"), SPANS)
 def test_the_end_of_a_rounded_span_can_be_saved(t0, t1, tau, delay):
-    def save_at(t0, t1, ts, **options):
-        sol = lagrax.solve(
-            lambda t, x, a, *, history: -x * history[0],
-            t0, t1, 1.0, delays=[delay(tau)], steps=2, saveat=SaveAt(ts=ts, t1=True, dense=True),
-            **options,
-        )  # fmt: skip
-        return sol.t1, sol.ys, sol.evaluate(ts[-1])
-
     # Rounding may take the last of a row of times past the end.
     for ts in (np.array([t0, t1]), np.array([t0, np.nextafter(np.float32(t1), np.float32(99))])):
         for end, ys, dense in (
-            save_at(t0, t1, ts),
-            jax.jit(lambda *span: save_at(*span, intervals=12))(*map(np.float32, (t0, t1)), ts),
+            save_the_end(delay, t0, t1, tau, ts),
+            INSIDE[delay](*map(np.float32, (t0, t1, tau)), ts),
         ):
             assert end == np.float32(t1)
             assert np.isfinite(ys).all()

@@ -20,7 +20,7 @@ UV := .venv-uv/bin/uv
 
 QUESTIONS := population_step ndde_step throughput work_precision gradient_cost lag_cost hold_split
 
-.PHONY: help demo reproduce bench test test-all coverage test-bounds lint types docs tutorials package soak clean
+.PHONY: help demo reproduce bench bench-data test test-all coverage test-bounds lint types docs tutorials package soak clean
 .PHONY: $(BOUNDS)
 .DEFAULT_GOAL := help
 
@@ -37,6 +37,9 @@ reproduce: $(READY) ## run the paper's laptop experiments in full, and report
 bench: $(BENCH_READY) ## measure speed against other libraries, in an environment of its own
 	@for question in $(QUESTIONS); do $(BENCH)/bin/python benchmarks/$$question.py || exit 1; done
 	@$(BENCH)/bin/python benchmarks/table.py
+
+bench-data: $(BENCH_READY) ## measure lagrax fit on published tables, and write docs/real-data.md
+	@$(BENCH)/bin/python benchmarks/real_tables.py
 
 test: $(READY) ## run the tests
 	@$(PYTEST)
@@ -105,7 +108,7 @@ $(BENCH_READY): pyproject.toml requirements.lock benchmarks/requirements.txt
 	@$(PYTHON) -m venv $(BENCH)
 	@$(BENCH)/bin/python -m pip --disable-pip-version-check -qq install -c requirements.lock hatchling
 	@$(BENCH)/bin/python -m pip --disable-pip-version-check -qq install -c requirements.lock \
-	    --no-build-isolation -r benchmarks/requirements.txt -e '.[train,plot]'
+	    --no-build-isolation -r benchmarks/requirements.txt -e '.[cli]'
 	@touch $@
 
 clean: ## remove what these commands made, except results and runs

@@ -1,5 +1,6 @@
 """The command `lagrax fit`, from a table to an equation, a forecast and a report."""
 
+import dataclasses
 import datetime
 import sys
 from collections.abc import Sequence
@@ -64,6 +65,9 @@ def fit(
         str,
         typer.Option(help="Fit several tables here, or with ray on the workers of a cluster."),
     ] = "here",
+    together: Annotated[
+        bool, typer.Option("--together", help="Fit one equation to several tables.")
+    ] = False,
     verbose: Verbose = False,
     as_json: Json = False,
 ) -> None:
@@ -73,34 +77,61 @@ def fit(
     them, which the command names first; durations may have units of their own. Without --hold,
     --lag and --select the equation is an ordinary one. Inputs keep their last value during the
     forecast. --field library gives an equation that can be read. Each of several tables is fitted
-    by itself, and has its answer in a folder of its name.
+    by itself, and has its answer in a folder of its name; --together fits one equation to all.
     """
     check_launcher(launcher)
-    if len(data) > 1:
+    if len(data) > 1 and not together:
         tasks = list_tasks(data, out or Path("fits"), options)
         _fit_several(tasks, launcher, as_json, verbose)
         return
     with leaving_as_it_was():
-        summary, lines = fit_table(data[0], out or Path(f"fit-{data[0].stem}"), options)
+        summary, lines = fit_table(data, out or Path(f"fit-{data[0].stem}"), options)
     print_answer(summary, lines, as_json, verbose)
 
 
 # --- one table and several ------------------------------------------------------------------------
 
 
-def fit_table(data: Path, out: Path, options: FitOptions) -> tuple[dict[str, Any], list[str]]:
-    """Fits an equation to one table and writes the answer to the folder `out`.
+def fit_table(
+    data: Path | Sequence[Path], out: Path, options: FitOptions
+) -> tuple[dict[str, Any], list[str]]:
+    """Fits one equation to a table, or to several, and writes the answer to the folder `out`.
 
     Returns the summary and the lines to print.
     """
+    paths = [data] if isinstance(data, Path) else [*data]
     # A wrong request fails before anything is computed.
     check_folder(out, "fit")
     for package in ("matplotlib.figure", "optax", "jinja2", "plotly.offline", "safetensors"):
         load(package)
-    result = fit_equation(data, options, read_tables(data, options.roles))
+    tables = [table for path in paths for table in _read_named(path, options, len(paths) > 1)]
+    _check_alike(paths, tables)
+    name = paths[0] if len(paths) == 1 else Path(f"{len(paths)} tables")
+    result = fit_equation(name, options, tables)
     lines = [*format_lines(result), *note_new_folder(out)]
     summary = write_answer(result, out)
     return summary | {"folder": str(out.resolve())}, lines
+
+
+def _read_named(path: Path, options: FitOptions, several: bool) -> list[Measurements]:
+    """The series of a table; one of `several` tables names its series after itself."""
+    tables = read_tables(path, options.roles)
+    if not several:
+        return tables
+    name = lambda table: f"{path.stem} {table.group}".strip()
+    return [dataclasses.replace(table, group=name(table)) for table in tables]
+
+
+def _check_alike(paths: Sequence[Path], tables: Sequence[Measurements]) -> None:
+    for table in tables[1:]:
+        for what in ("names", "input_names", "unit"):
+            first, other = getattr(tables[0], what), getattr(table, what)
+            if first != other:
+                raise FitError(
+                    f"The tables {', '.join(p.name for p in paths)} differ in their "
+                    f"{'unit of time' if what == 'unit' else 'columns'}, {first} and {other}; "
+                    "expected the same in all: name it with --unit, --column or --input."
+                )
 
 
 def list_tasks(tables: Sequence[Path], out: Path, options: FitOptions) -> list[Task]:
@@ -144,8 +175,31 @@ def _fit_several(tasks: Sequence[Task], launcher: Any, as_json: bool, verbose: b
             print(*(f"{name}: {equation}" for equation in summary["equations"]), sep="\n")
     if as_json:
         print_json(summaries)
+    elif summaries:
+        print(*_list_scores(summaries), sep="\n")
     if failed:
         raise typer.Exit(1)
+
+
+def _list_scores(summaries: Sequence[dict[str, Any]]) -> list[str]:
+    """A table of the errors of several fits, and of the best simple forecast of each column."""
+    rows = [("table", "column", "error", "best simple forecast", "")]
+    for summary in summaries:
+        for score in summary["scores"]:
+            known = {"standing still": score["standing_still"], **score["baselines"]}
+            errors = {name: error for name, error in known.items() if error is not None}
+            best = min(errors, key=errors.__getitem__, default=None)
+            rows.append(
+                (
+                    Path(summary["folder"]).name,
+                    score["name"],
+                    "" if score["nrmse"] is None else f"{score['nrmse']:.3g}",
+                    "" if best is None else f"{errors[best]:.3g} ({best})",
+                    "doubtful" if summary["doubt"] else "",
+                )
+            )
+    widths = [max(len(row[i]) for row in rows) for i in range(5)]
+    return ["  ".join(f"{x:{w}}" for x, w in zip(r, widths, strict=True)).rstrip() for r in rows]
 
 
 # --- the answer -----------------------------------------------------------------------------------
@@ -168,14 +222,14 @@ def write_answer(result: Fit, out: Path) -> dict[str, Any]:
 def _write_fit(path: Path, result: Fit) -> None:
     """Writes measurements and predictions, one series below the other."""
     columns: list[list[np.ndarray]] = []
+    by = [result.options.by or "series"] if result.options.by or len(result.parts) > 1 else []
     for table, predicted, held_out in result.parts:
-        group = [np.full(len(table.ts), table.group)] if result.options.by else []
+        group = [np.full(len(table.ts), table.group)] if by else []
         pairs = [x for pair in zip(table.ys.T, predicted.T, strict=True) for x in pair]
         later = (np.arange(len(table.ts)) >= held_out).astype(int)
         columns.append([*group, table.format_times(table.ts), *pairs, later])
     table = result.table
     names = [x for name in table.names for x in (name, f"{name}_predicted")]
-    by = [result.options.by] if result.options.by else []
     write_table(
         path,
         [*by, table.time_name, *names, "held_out"],

@@ -31,6 +31,8 @@ from .units import MONTHS, Calendar, Duration, UnitError
 
 States = Float[np.ndarray, "samples states"]
 MOST_RANGES = 4
+# A state that is measured seldom repeats its value; a setting does so most of the time.
+MOST_REPEATED = 0.5
 MOST_SAMPLES = 1_000_000
 
 
@@ -103,7 +105,9 @@ class Fit:
     def doubt(self) -> str | None:
         """Why the forecast is not to be trusted, or None."""
         season = self.season.option if self.season and not self.options.season else None
-        return find_doubt(self.scores, season)
+        doubt = find_doubt(self.scores, season)
+        hint = suggest_inputs(self.table) if doubt else None
+        return f"{doubt} {hint}" if hint else doubt
 
     @property
     def unsure(self) -> list[str]:
@@ -113,6 +117,19 @@ class Fit:
             tau = float(np.asarray(chosen.kept[0].tau))
             return _compare_periods([tau], chosen.scans, self.table)
         return _compare_periods(self.model.periods_, self.model.scans_, self.table)
+
+
+def suggest_inputs(table: Measurements) -> str | None:
+    """A sentence on columns that look as if they drive the others, if no inputs are named."""
+    if len(table.names) < 2 or len(table.input_names) > table.season_inputs:
+        return None
+    repeats = lambda y: float(np.mean(np.diff(y[np.isfinite(y)]) == 0))
+    columns = zip(table.names, table.ys.T, strict=True)
+    stepping = [name for name, y in columns if repeats(y) > MOST_REPEATED]
+    if not stepping or len(stepping) == len(table.names):
+        return None
+    options = " ".join(f"--input {name}" for name in stepping)
+    return f"Columns that change in steps may drive the others: add {options} if they do."
 
 
 def _compare_periods(

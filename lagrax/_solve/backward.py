@@ -16,19 +16,35 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, PyTree
 
+from .delays import Hold
 from .interval import Interval
 from .steps import ExplicitRungeKutta, find_nodes, read_lags
 from .tape import State, Tape, add_piece, find_span, make_coefficients, move_times
 
 
-def differentiate_on_tape(solve: Callable, make_interval: Callable, sources: PyTree) -> PyTree:
+class Parts(NamedTuple):
+    """The parts of a solve between its steps, which the backward pass goes through again.
+
+    `sources` are the fields, the initial function and the problem.
+
+    - `make_interval(sources, number, row, y, held)`: an interval, given its first state and its
+      held states.
+    - `find_first_state(sources)`: the state at t0, after the jumps there.
+    - `pass_jumps(sources, row, y)`: the state after the jumps at the end of an interval.
+    """
+
+    make_interval: Callable
+    find_first_state: Callable
+    pass_jumps: Callable
+
+
+def differentiate_on_tape(solve: Callable, parts: Parts, sources: PyTree) -> PyTree:
     """Calls `solve(sources, keep_states=False)`, with a backward pass of its own.
 
-    `sources` are the fields, the initial function, the problem, and the rows of its intervals.
-    `solve` returns the final state, the states at the ends of intervals, the tape and other values
-    without a derivative, and as a second result the solver's states, which it keeps on demand.
-    `make_interval(sources[:3], number, row, y, held)` makes an interval, given its first state and
-    its held states.
+    `sources` are those of `Parts`, and the rows of the intervals. `solve` returns the final state,
+    the states at the ends of intervals after and before jumps, the tape and other values without a
+    derivative, and as a second result the solver's states, which it keeps on demand. Without jumps
+    there are no states before them.
     """
     moving, still = eqx.partition(sources, eqx.is_inexact_array)
     arrays, rest = eqx.partition(still, eqx.is_array)
@@ -39,12 +55,13 @@ def differentiate_on_tape(solve: Callable, make_interval: Callable, sources: PyT
 
     def run_forward(moving, arrays):
         answer, states = solve(eqx.combine(moving, arrays, rest), keep_states=True)
-        return answer, (moving, arrays, answer[2], states)
+        return answer, (moving, arrays, answer[2], answer[3], states)
 
     def run_backward(kept, cotangents):
-        moving, arrays, tape, states = kept
+        moving, arrays, before, tape, states = kept
         sources = eqx.combine(moving, arrays, rest)
-        return _pull_back(make_interval, sources, tape, states, *cotangents[:3]), None
+        kept = before, tape, states
+        return _pull_back(parts, sources, kept, *cotangents[:4]), None
 
     run.defvjp(run_forward, run_backward)
     return run(moving, arrays)
@@ -56,6 +73,7 @@ class _Cotangents(NamedTuple):
     - `y`, `state`: the state and the solver's state at the start of the step before.
     - `tape`: what was read from the tape, or is in the answer.
     - `knots`: held states, by the number of the interval that begins with them.
+    - `before`: the states before jumps, by the number of the knot; None without jumps.
     - `sources`: all numbers that the solve depends on.
     """
 
@@ -63,12 +81,19 @@ class _Cotangents(NamedTuple):
     state: PyTree
     tape: Tape
     knots: State | None
+    before: State | None
     sources: PyTree
 
 
-def _pull_back(make_interval, sources, tape: Tape, states, y1: State, y1s: State, tape_bar: Tape):
+def _pull_back(parts: Parts, sources, kept: tuple, y1: State, y1s: State, before, tape_bar: Tape):
+    """The cotangent of the sources, given those of what the solve returned."""
     *sources, rows = sources
+    kept_before, tape, states = kept
     problem = sources[2]
+    put_first = lambda first, rest: jnp.concatenate([first[None], rest])
+    all_before = None
+    if kept_before is not None:
+        all_before = jax.tree.map(put_first, problem.y0, kept_before)
     moving = eqx.filter(sources, eqx.is_inexact_array)
     zeros = partial(jax.tree.map, jnp.zeros_like)
     state = jax.tree.map(lambda x: x[0], states)
@@ -77,9 +102,10 @@ def _pull_back(make_interval, sources, tape: Tape, states, y1: State, y1s: State
         zeros(eqx.filter(state, eqx.is_inexact_array)),
         Tape(jnp.zeros_like(tape.ts), tape_bar.coefficients, tape.first, tape.knots),
         zeros(y1s) if problem.grid.ages else None,
+        jax.tree.map(lambda x: jnp.concatenate([jnp.zeros_like(x[:1]), x]), before),
         zeros(moving),
     )
-    step = partial(_pull_back_interval, make_interval, sources, tape, states)
+    step = partial(_pull_back_interval, parts, sources, tape, states, all_before)
     numbers = range(problem.grid.num_intervals)
     if problem.is_shared:
         xs = jnp.array(numbers), rows, y1s
@@ -87,17 +113,21 @@ def _pull_back(make_interval, sources, tape: Tape, states, y1: State, y1s: State
     else:
         bars, of_rows = start, []
         for number in reversed(numbers):
-            row, y1 = jax.tree.map(lambda x: x[number], (rows, y1s))  # noqa: B023
-            bars, row_bar = step(bars, number, row, y1)
+            of_interval = jax.tree.map(lambda x: x[number], (rows, y1s))  # noqa: B023
+            bars, row_bar = step(bars, number, *of_interval)
             of_rows.insert(0, row_bar)
         rows_bar = jax.tree.map(lambda *x: jnp.stack(x), *of_rows)
 
     def first_state_and_times(sources):
         grid = sources[2].grid
-        return sources[2].y0, move_times(tape, grid.starts, grid.lengths).ts
+        ts = move_times(tape, grid.starts, grid.lengths).ts
+        return parts.find_first_state(sources), sources[2].y0, ts
 
     _, pull = eqx.filter_vjp(first_state_and_times, sources)
-    return (*_add(bars.sources, *pull((bars.y, bars.tape.ts))), rows_bar)
+    y0_bar = jax.tree.map(jnp.zeros_like, bars.y)
+    if bars.before is not None:
+        y0_bar = jax.tree.map(lambda x: x[0], bars.before)
+    return (*_add(bars.sources, *pull((bars.y, y0_bar, bars.tape.ts))), rows_bar)
 
 
 def _add(*trees: PyTree) -> PyTree:
@@ -105,10 +135,11 @@ def _add(*trees: PyTree) -> PyTree:
 
 
 def _pull_back_interval(
-    make_interval,
+    parts: Parts,
     sources,
     tape: Tape,
     states,
+    before: State | None,
     bars: _Cotangents,
     number: Any,
     row: Any,
@@ -116,13 +147,16 @@ def _pull_back_interval(
 ) -> tuple[_Cotangents, Any]:
     """The cotangents at the start of interval `number`, and that of its row."""
     problem, method = sources[2], sources[2].method
+    bars = bars._replace(y=_add(bars.y, y1_bar))
+    if before is not None:
+        bars, jumps_row_bar = _pull_back_jumps(parts, sources, bars, number, row, before)
     first, count = tape.first[number], tape.first[number + 1] - tape.first[number]
     ages = [s if a is None else a for s, a in zip(problem.grid.ages, row.ages, strict=True)]
     places = [jnp.maximum(number - age, 0) for age in ages]
-    held = [tape.start_of(tape.first[place]) for place in places]
+    held = _read_held(problem, tape, before, places)
     y = tape.start_of(first)
     interval, pull_interval = eqx.filter_vjp(
-        lambda sources, row, held: make_interval(sources, number, row, y, held),
+        lambda sources, row, held: parts.make_interval(sources, number, row, y, held),
         *(sources, row, held),
     )
     replay = _Replay(method, tape, number)
@@ -146,17 +180,55 @@ def _pull_back_interval(
         return new[1], new[2], tape_bar, _add(of_interval, new[0])
 
     most = eqxi.unvmap_max(count) if method.steps is None else method.steps
-    carry = (_add(bars.y, y1_bar), bars.state, bars.tape, of_interval)
+    carry = (bars.y, bars.state, bars.tape, of_interval)
     carry = lax.fori_loop(0, most, pull_step, carry)
     y_bar, state_bar, tape_bar, of_interval = _pull_begin(replay, interval, y, carry)
     sources_bar, row_bar, held_bar = pull_interval(of_interval)
-    knots = bars.knots
-    if knots is not None:
-        for place, of_place in zip(places, held_bar, strict=True):
-            knots = jax.tree.map(lambda rows, x: rows.at[place].add(x), knots, of_place)  # noqa: B023
-        y_bar = jax.tree.map(lambda y, rows: y + rows[number], y_bar, knots)
-    bars = _Cotangents(y_bar, state_bar, tape_bar, knots, _add(bars.sources, sources_bar))
-    return bars, row_bar
+    bars = _add_held(bars, problem, places, held_bar)
+    if bars.knots is not None:
+        y_bar = jax.tree.map(lambda y, rows: y + rows[number], y_bar, bars.knots)
+    sources_bar = _add(bars.sources, sources_bar)
+    bars = _Cotangents(y_bar, state_bar, tape_bar, bars.knots, bars.before, sources_bar)
+    return bars, row_bar if before is None else _add(row_bar, jumps_row_bar)
+
+
+def _read_held(problem, tape: Tape, before: State | None, places: list) -> list[State]:
+    """The states that holds look at, by the numbers of the knots."""
+
+    def read(hold: Hold, place: Any) -> State:
+        if hold.before_jumps and before is not None:
+            return jax.tree.map(lambda rows: rows[place], before)
+        return tape.start_of(tape.first[place])
+
+    holds = [d for d in problem.delays if isinstance(d, Hold)]
+    return [read(hold, place) for hold, place in zip(holds, places, strict=True)]
+
+
+def _add_held(bars: _Cotangents, problem, places: list, held_bar: list) -> _Cotangents:
+    """Adds the cotangents of held states to those of the knots."""
+    holds = [d for d in problem.delays if isinstance(d, Hold)]
+    for hold, place, of_place in zip(holds, places, held_bar, strict=True):
+        add = lambda rows, x: rows.at[place].add(x)  # noqa: B023
+        if hold.before_jumps and bars.before is not None:
+            bars = bars._replace(before=jax.tree.map(add, bars.before, of_place))
+        else:
+            bars = bars._replace(knots=jax.tree.map(add, bars.knots, of_place))
+    return bars
+
+
+def _pull_back_jumps(
+    parts: Parts, sources, bars: _Cotangents, number: Any, row: Any, before: State
+) -> tuple[_Cotangents, Any]:
+    """Goes back through the jumps at the end of an interval, from the state after to that before.
+
+    `before` are the states before the jumps at all knots. The cotangent jumps by the transposed
+    derivative. Also returns that of the row.
+    """
+    end = jax.tree.map(lambda rows: rows[number + 1], before)
+    _, pull = eqx.filter_vjp(parts.pass_jumps, sources, row, end)
+    sources_bar, row_bar, y_bar = pull(bars.y)
+    y_bar = jax.tree.map(lambda y, rows: y + rows[number + 1], y_bar, bars.before)
+    return bars._replace(y=y_bar, sources=_add(bars.sources, sources_bar)), row_bar
 
 
 def _pull_begin(replay: "_Replay", interval: Interval, y: State, carry: tuple) -> tuple:

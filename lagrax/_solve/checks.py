@@ -115,8 +115,6 @@ def check_problem(
         past = eqx.Partial(lambda y0, t: y0, y0)
     solver = _set_tolerances(solver, controller, dtype)
     _check_saveat(saveat, t0, t1, dtype)
-    if jumps:
-        _check_jumps_without_dense_output(delays, saveat)
     gradient = _check_gradient(gradient, delays, solver, controller, saveat, dtype)
     _check_resolution(delays, jumps, t0, t1, dtype)
     if is_shared or intervals is not None:
@@ -663,19 +661,6 @@ def _check_gradient(
     elif controller is not None:
         _check_controller(backward, controller, None)
     return Adjoint(_set_tolerances(backward, controller, dtype), controller)
-
-
-def _check_jumps_without_dense_output(delays: Sequence[Entry], saveat: Any) -> None:
-    if any(isinstance(d, Lag) for d in delays):
-        raise ValueError(
-            f"A Jump beside a Lag (delays {describe(delays)}) is not supported yet. Give Jump to "
-            "equations with Hold and Input."
-        )
-    if saveat.dense or any(sub.steps for sub in list_subs(saveat)):
-        raise ValueError(
-            "A Jump with SaveAt(dense=True) or SaveAt(steps=...) is not supported yet. Save at "
-            "times: SaveAt(ts=...)."
-        )
 
 
 def _check_saveat(saveat: Any, t0: Any, t1: Any, dtype: Any) -> None:

@@ -9,6 +9,7 @@ import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Float, Int, PyTree
 
 from .arguments import is_traced
@@ -184,10 +185,13 @@ def pack_steps(tape: Tape, y1: PyTree, size: int) -> tuple[Array, PyTree, Array]
     def pack(x):
         return jnp.full((size, *x.shape[1:]), jnp.inf, x.dtype).at[target].set(x, mode="drop")
 
+    # A step ends where the next one with a length begins, which is after all jumps in between.
+    following = lax.cummin(jnp.where(used, number, last)[1:], reverse=True)
+    following = jnp.append(following, last)
+
     def ends(c, y1):
-        # A step ends where the next one begins.
-        nexts = jnp.concatenate([c[1:, 0], y1[None]])
-        return nexts.at[last - 1].set(y1)
+        starts = jnp.concatenate([c[:, 0], y1[None]]).at[last].set(y1)
+        return starts[following]
 
     return (
         pack(tape.ts[1:]),

@@ -124,11 +124,14 @@ class Solution(eqx.Module):
     result: RESULTS
     failed_at: Float[Array, ""]
     dense: Tape | None
+    _jumps: bool = eqx.field(repr=False, static=True)
     _nan: Real[Array, ""] = eqx.field(repr=False)
     _last_dt: Real[Array, ""] | None = eqx.field(repr=False)
 
     def evaluate(self, t: Real[ArrayLike, "..."]) -> PyTree[Array]:
         """The state at time `t`, which is one time or an array of times.
+
+        At the instant of a jump it is the state after it.
 
         It is NaN outside of [t0, t1] and after a failure.
         """
@@ -144,7 +147,11 @@ class Solution(eqx.Module):
         inside &= (t <= self.failed_at) | jnp.isnan(self.failed_at)
         # `jnp.clip` would have the derivative a half at an end.
         t = jnp.where(t > self.t1, self.t1, jnp.where(t < self.t0, self.t0, t))
-        return replace_invalid(inside, self.dense.evaluate(t), self._nan)
+        y = self.dense.evaluate(t, right=self._jumps)
+        if self._jumps:
+            at_end = is_close(t, self.t1)
+            y = jax.tree.map(lambda y, ys: jnp.where(at_end, ys[-1], y), y, self.knots.ys)
+        return replace_invalid(inside, y, self._nan)
 
     def __repr__(self) -> str:
         # The message of a success is empty, and those of many solves are too long.

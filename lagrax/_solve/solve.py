@@ -13,7 +13,7 @@ from jax import lax
 from jaxtyping import Array, ArrayLike, PyTree, Shaped
 
 from .adaptive import AdaptiveState, start_adaptive
-from .backward import differentiate_on_tape
+from .backward import Parts, differentiate_on_tape
 from .checks import Problem, check_problem, explain_call
 from .delays import Entry, Hold, Input, Lag, RealScalar
 from .failure import make_nan, replace_invalid
@@ -209,21 +209,26 @@ def _solve_with_backward(sources: tuple) -> tuple:
     """Solves on a tape with a backward pass of its own."""
 
     def forward(sources, keep_states):
-        carry, (y1s, finite, *_) = _solve_intervals(sources, keep_states=keep_states)
+        carry, (y1s, finite, _, before) = _solve_intervals(sources, keep_states=keep_states)
         recording = carry.recording
         rest = carry._replace(knots=None, recording=None)
-        return (carry.knots[0], y1s, recording.tape, finite, rest), recording.states
+        return (carry.knots[0], y1s, before, recording.tape, finite, rest), recording.states
 
     def make_interval(sources, number, row, y, held):
         fields, initial, problem = sources
         field = fields[0] if problem.is_shared else fields[number]
         return _make_interval(problem, field, initial, y, lambda hold, d, age: held[d], row)
 
-    y1, y1s, tape, finite, carry = differentiate_on_tape(forward, make_interval, sources)
+    def pass_jumps(sources, row, y):
+        problem = sources[2]
+        return apply_jumps(problem.jumps, row.jumps, row.start + row.length, y, problem.args)
+
+    parts = Parts(make_interval, lambda sources: _find_first_state(sources[2]), pass_jumps)
+    y1, y1s, before, tape, finite, carry = differentiate_on_tape(forward, parts, sources)
     grid = sources[2].grid
     tape = move_times(tape, grid.starts, grid.lengths)
     knots = make_knot_buffer(y1, 1, False)
-    return carry._replace(knots=knots, recording=Recording(tape, None)), (y1s, finite, None, None)
+    return carry._replace(knots=knots, recording=Recording(tape, None)), (y1s, finite, None, before)
 
 
 # --- the loop over intervals ----------------------------------------------------------------------
@@ -434,6 +439,7 @@ def _make_solution(
         result=result,
         failed_at=lax.stop_gradient(failed_at),
         dense=tape if problem.saveat.dense else None,
+        _jumps=bool(problem.jumps),
         _nan=nan,
         _last_dt=None if carry.adaptive is None else carry.adaptive.dt,
     )

@@ -87,9 +87,9 @@ class Tape(eqx.Module):
         coefficients = jax.tree.map(lambda x: x[step], self.coefficients)
         return Piece(self.ts[step], self.ts[step + 1], coefficients)
 
-    def evaluate(self, t: Real[Array, "..."]) -> State:
-        """The state at time t; at a knot, that of the earlier interval."""
-        return self.take(self.locate(t)).evaluate(t)
+    def evaluate(self, t: Real[Array, "..."], right: bool = False) -> State:
+        """The state at time t; at a knot, that of the earlier interval unless `right`."""
+        return self.take(self.locate(t, right)).evaluate(t)
 
 
 def add_piece(tape: Tape, step: Int[Array, "..."], piece: Piece) -> Tape:

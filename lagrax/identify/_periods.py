@@ -188,9 +188,8 @@ def _find_shortest(errors: Callable[[float], WindowErrors], scanned: _Scanned) -
     first = int(np.argmax(scan.good))
     run = np.argmin(np.append(scan.good[first:], False))
     best = first + int(np.argmin(scan.errors[first : first + run]))
-    ratio = float(scan.periods[1] / scan.periods[0])
     start = float(scan.periods[best])
-    return _refine_valley(errors, start, scanned.found[best], ratio, scanned.latest)[0]
+    return _refine_valley(errors, start, scanned.found[best], scan.periods, scanned.latest)[0]
 
 
 def _scan_period(
@@ -210,8 +209,7 @@ def _scan_period(
     padded = np.concatenate([[np.inf], means, [np.inf]])
     valleys = np.flatnonzero((means <= padded[:-2]) & (means <= padded[2:]))
     valleys = valleys[np.argsort(means[valleys])][:VALLEYS]
-    ratio = grid[1] / grid[0]
-    refined = [_refine_valley(errors, float(grid[v]), found[v], ratio, latest) for v in valleys]
+    refined = [_refine_valley(errors, float(grid[v]), found[v], grid, latest) for v in valleys]
     least = min((e for _, e in refined), key=np.mean)
     # Of periods that explain the series equally well, the longest has the fewest knots.
     best = max(tau for tau, e in refined if is_not_worse(e, least))
@@ -223,13 +221,13 @@ def _refine_valley(
     errors: Callable[[float], WindowErrors],
     tau: float,
     error: WindowErrors,
-    ratio: float,
+    grid: Float[np.ndarray, " tried"],
     latest: float,
 ) -> tuple[float, WindowErrors]:
-    """The bottom of the valley around `tau`, by successively finer grids."""
-    best = (tau, error)
+    """The bottom of the valley around `tau`, by successively finer grids within `grid`."""
+    best, ratio = (tau, error), float(grid[1] / grid[0])
     while (ratio - 1) * latest / tau > 1e-3:
-        finer = best[0] * ratio ** np.linspace(-1, 1, 21)
+        finer = np.clip(best[0] * ratio ** np.linspace(-1, 1, 21), grid[0], grid[-1])
         best = min(((t, errors(t)) for t in finer), key=lambda pair: pair[1].mean())
         ratio = ratio**0.15
     return best

@@ -12,8 +12,9 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, PRNGKeyArray, PyTree, Real, Shaped
 
 from .._solve.checks import check_delays
-from .._solve.delays import Entry, Lag, RealScalar, holds
+from .._solve.delays import Entry, Input, Lag, RealScalar, holds
 from .._solve.gradients import Checkpointed, Gradient
+from .._solve.jumps import Jump
 from .._solve.solution import Solution
 from .._solve.solve import solve
 from ._checks import check_sequence, check_whole
@@ -46,6 +47,7 @@ class _SolveOptions(NamedTuple):
     """Options of `lagrax.solve`, under the same names."""
 
     delays: tuple[Entry, ...]
+    jumps: tuple[Jump, ...]
     intervals: int | None
     solver: diffrax.AbstractSolver
     stepsize_controller: diffrax.AbstractStepSizeController | None
@@ -72,8 +74,9 @@ class Flow(eqx.Module):
 
     - `field`: `MLP`, `Conv` or any function `f(t, y, args, *, history)`. A list has one field for
       each interval between knots.
-    - `delays`: as in `lagrax.solve`. A `tau` or `times` given as a JAX array is a parameter. Delays
-      that share the array share the parameter.
+    - `delays`, `jumps`: as in `lagrax.solve`. A `tau`, `times`, amount or sample given as a JAX
+      array is a parameter, and so are the arrays of a jump's function that is an equinox module.
+      Delays that share the array share the parameter.
     - `T`: the final time.
     - `augment`: the number of zero channels to append to the input, see `Augment`.
     - `intervals`: as in `lagrax.solve`, needed if `tau` is trained.
@@ -93,6 +96,7 @@ class Flow(eqx.Module):
         delays: Sequence[Entry] = (),
         *,
         T: RealScalar | _Periods = 1.0,
+        jumps: Sequence[Jump] = (),
         augment: int = 0,
         intervals: int | None = None,
         solver: diffrax.AbstractSolver = diffrax.Tsit5(),
@@ -106,7 +110,8 @@ class Flow(eqx.Module):
         self.field = list(field) if isinstance(field, (list, tuple)) else field
         self.augment = Augment(augment)
         options = _SolveOptions(
-            tuple(delays), intervals, solver, stepsize_controller, steps, gradient, max_steps, throw
+            *(tuple(delays), tuple(jumps), intervals, solver, stepsize_controller, steps),
+            *(gradient, max_steps, throw),
         )
         # Every leaf is then an array, and a model passes through jax.jit without a filter.
         self._arrays, self._static = _extract_arrays((T, options))
@@ -127,16 +132,24 @@ class Flow(eqx.Module):
         args: PyTree = None,
         saveat: diffrax.SaveAt = diffrax.SaveAt(t1=True),
         intervals: int | None = None,
+        inputs: Sequence[Input] = (),
+        jumps: Sequence[Jump] = (),
     ) -> Solution:
         """The whole solution from `t0` to `t1` (by default t0 + T), for time series.
 
         `x` is the state at `t0`, or a function of time that gives the past for t <= t0. `args` are
         passed to the field. `saveat` and `intervals` are as in `lagrax.solve`.
+
+        `inputs` and `jumps` are those of this solve, such as the commands and doses of one series.
+        They come after the layer's own delays and jumps.
         """
         T, options = _insert_arrays(self._arrays, self._static)
         T = T.number * T.tau if isinstance(T, _Periods) else T
         if intervals is not None:
             options = options._replace(intervals=intervals)
+        options = options._replace(
+            delays=(*options.delays, *inputs), jumps=(*options.jumps, *jumps)
+        )
         return solve(
             self.field,
             t0=t0,
@@ -210,7 +223,7 @@ class AbstractLayer(eqx.Module):
         return self.flow(x, key=key)
 
     def solve(self, x: Shaped[ArrayLike, "..."] | Callable, **options: Any) -> Solution:
-        """The whole solution; see `Flow.solve` for `t0`, `t1`, `args`, `saveat`, `intervals`."""
+        """The whole solution; see `Flow.solve` for the options."""
         return self.flow.solve(x, **options)
 
 

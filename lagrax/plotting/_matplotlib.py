@@ -93,6 +93,11 @@ def _draw_panel(
             low, high = np.asarray(mark.low, float), np.asarray(mark.high, float)
             colour = COLOURS[mark.colour]
             axes.fill_between(np.asarray(mark.x), low, high, color=colour, alpha=0.2, lw=0)
+    # Ticks say 20000.5, not 0.5 with +2e4 aside.
+    if not panel.xlog:
+        axes.ticklabel_format(axis="x", useOffset=False)
+    if not panel.ylog:
+        axes.ticklabel_format(axis="y", useOffset=False)
     axes.autoscale_view()
     if panel.equal:
         axes.set_aspect("equal", adjustable="box")

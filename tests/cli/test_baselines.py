@@ -7,6 +7,7 @@ import pytest
 
 from lagrax._cli.fit_baselines import STILL, Series, predict_baselines
 from lagrax._cli.fit_figures import find_extremes
+from lagrax._cli.fit_model import suggest_inputs
 from lagrax._cli.fit_options import FitError
 from lagrax._cli.fit_scores import Score, find_doubt, score_predictions
 from lagrax._cli.fit_seasons import Season, add_seasons, continue_inputs, find_season
@@ -127,6 +128,18 @@ def test_a_season_is_an_input_that_goes_on():
     assert given.shape == (7, 7)
     with pytest.raises(FitError, match="is not between three samples"):
         add_seasons(table, [Duration(2)])
+
+
+def test_columns_that_change_in_steps_are_suggested_as_inputs():
+    k = np.arange(60)
+    table = make_table(np.sin(0.3 * k))
+    assert suggest_inputs(table) is None
+    both = dataclasses.replace(
+        table, names=("x", "valve"), ys=np.stack([np.sin(0.3 * k), k // 10 % 2], axis=1)
+    )
+    assert suggest_inputs(both).endswith("may drive the others: add --input valve if they do.")
+    named = dataclasses.replace(both, input_names=("u",), inputs=np.zeros((60, 1)))
+    assert suggest_inputs(named) is None
 
 
 def test_lengths_of_time_are_in_readable_units():

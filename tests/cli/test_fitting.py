@@ -87,7 +87,11 @@ def test_several_tables_are_fitted_independently(lagrax_command, answer, tmp_pat
     tables = ["low.csv", "bad.csv", "high.csv"]
     code, out, err = lagrax_command("fit", *tables, "--hold", "1", *QUICK)
     assert code == 1
-    found = [line.split(": x′ = ") for line in out.splitlines()]
+    found = [line.split(": x′ = ") for line in out.splitlines()[:2]]
+    heading, low, high = out.splitlines()[2:]
+    assert heading.split() == ["table", "column", "error", "best", "simple", "forecast"]
+    assert low.split()[:2] == ["low", "x"]
+    assert float(high.split()[2]) < 0.01
     assert [(name, round(float(rest[:4]), 1)) for name, rest in found] == [
         ("low.csv", 1.8),
         ("high.csv", 2.3),
@@ -511,6 +515,7 @@ def test_select_chooses_the_needed_delays(lagrax_command, tmp_path):
         ([], ""),
         ([1, 2, 3], "The period 4 is not sure: of those that were tried, 2 to 4 explain the"),
         ([0, 3, 4], "The period 4 is not sure: of those that were tried, 1, 4 to 5 explain the"),
+        ([8], "The period 9 is at the end of those that were tried, 1 to 9: start from another"),
         ([0, 2, 4, 6, 8], "The period 4 is not sure: of those that were tried, many from 1 to 9 "),
     ],
 )
@@ -518,9 +523,10 @@ def test_uncertain_periods_are_named(answer, good, sentence):
     result = answer.result
     scan = Scan(np.arange(1.0, 10.0), np.ones(9), np.isin(np.arange(9), good))
     model = lagrax.Identifier.load(answer.folder / "model")
-    model.periods_, model.scans_ = [4.0], [scan]
+    period = 9.0 if good == [8] else 4.0
+    model.periods_, model.scans_ = [period], [scan]
     learned = dataclasses.replace(result, model=model)
-    best = Candidate("a lag", [Lag(4.0)], [Lag(4.0)], 0.1, [], [scan])
+    best = Candidate("a lag", [Lag(period)], [Lag(period)], 0.1, [], [scan])
     selected = dataclasses.replace(result, selection=Selection([best], best))
     for unsure in (learned, selected):
         assert len(unsure.unsure) == bool(sentence)

@@ -122,6 +122,27 @@ def test_bad_tables_are_refused(folder, lagrax_command, tmp_path, rows, line, se
     assert not (tmp_path / "predict-new").exists()
 
 
+def test_several_tables_are_fitted_together(lagrax_command, tmp_path):
+    """Tables of the same columns; another column or unit is named."""
+    rng = np.random.default_rng(1)
+    for name in "abcd":
+        xs = solve(rng.uniform(1, 5), np.ones(12))
+        write_rows(
+            tmp_path / f"{name}.csv", ["t [h]", "x"], [[0.5 * k, x] for k, x in enumerate(xs)]
+        )
+    names = [f"{name}.csv" for name in "abcd"]
+    line = ["--together", "--field", "library", "--degree", "1", "--ensemble", "1"]
+    code, out, err = lagrax_command("fit", *names, *line)
+    assert code == 0, err
+    assert "x′ = 1 − 0.5 x" in out.replace("−0.5 x + 1", "1 − 0.5 x")
+    assert "1 of 4 series (d)" in out
+    assert {row["series"] for row in read_rows(tmp_path / "fit-a/fit.csv")} == set("abcd")
+    write_rows(tmp_path / "d.csv", ["t [h]", "y"], [[k, k * k] for k in range(12)])
+    code, out, err = lagrax_command("fit", *names, *line)
+    assert (code, out) == (2, "")
+    assert "The tables a.csv, b.csv, c.csv, d.csv differ in their columns" in err
+
+
 def test_past_inputs_are_no_future(folder, lagrax_command, tmp_path):
     write_rows(tmp_path / "past.csv", ["hour", "rate"], [[4.5, 3], [6.0, 1]])
     line = f"fit {folder / 'doses.csv'} --by patient --input rate --future past.csv"

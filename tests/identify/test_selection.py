@@ -99,3 +99,21 @@ def test_unsuitable_series_and_candidates_are_refused(unchecked):
         select_delays(ts, ys, {})
     with pytest.raises(TypeError, match=r"'one' holds 1\.0"):
         select_delays(ts, ys, {"one": [1.0]})
+
+
+def test_the_shortest_of_equal_lags_is_found():
+    """On a cycle of period 1, lags of about 0.3, 0.7, 1.3 and 1.7 say the same."""
+    ts = np.arange(0, 20, 1 / 12)
+    noise = 0.3 * np.random.default_rng(0).standard_normal(len(ts))
+    found = select_delays(ts, np.sin(2 * np.pi * ts) + noise, {"lag": [Lag(Learn(0.8, 0.3, 2.0))]})
+    (scan,) = found.candidates[0].scans
+    assert scan.good[scan.periods > 1.2].any()
+    # Refining a valley does not leave the range, either.
+    assert 0.3 <= float(found.candidates[0].delays[0].tau) < 0.4
+
+
+def test_the_shortest_of_equal_candidates_is_chosen():
+    ts = np.arange(0, 20, 1 / 12)
+    ys = np.sin(2 * np.pi * ts) + 0.01 * np.random.default_rng(0).standard_normal(len(ts))
+    candidates = {"long": [Lag(2.25)], "short": [Lag(0.25)], "none": []}
+    assert select_delays(ts, ys, candidates).best.name in ("short", "none")

@@ -17,7 +17,7 @@ from helpers.networks import (
     value_and_gradient,
 )
 
-from lagrax import Adjoint, Checkpointed, Direct, Hold, Lag, holds, nn, solve
+from lagrax import Adjoint, Checkpointed, Direct, Hold, Input, Jump, Lag, holds, nn, solve
 from lagrax.nn import (
     ANODE,
     MLP,
@@ -371,3 +371,21 @@ def test_instants_are_trained_if_they_are_a_jax_array(array, trained):
     other = run(make_flow([0.0, 0.2, 0.7]), x)
     assert len(traced) == (1 if trained else 2)
     assert np.max(np.abs(other - first)) > 0
+
+
+def test_a_flow_trains_its_jumps_and_takes_those_of_a_solve():
+    """x' = u - x, with doses of the layer and an input and a dose of one solve."""
+    field = lambda t, y, args, *, history: sum(history) - y
+    doses = Jump(np.array([0.25, 0.5]), add=jnp.array([[1.0], [2.0]]))
+    layer = nn.Flow(field, jumps=[doses], steps=4)
+    exact = lambda ends: sum(a * jnp.exp(-(1.0 - t)) for t, a in ends)
+    given = [(0.0, 1.0), (0.25, 1.0), (0.5, 2.0)]
+    np.testing.assert_allclose(layer(jnp.ones(1)), [exact(given)], rtol=1e-4)
+    power = Input([0.0, 0.5], [[0.0], [3.0]])
+    more = Jump([0.8], add=[4.0])
+    sol = layer.solve(jnp.ones(1), inputs=[power], jumps=[more])
+    expected = exact([*given, (0.8, 4.0)]) + 3 * (1 - jnp.exp(-0.5))
+    np.testing.assert_allclose(sol.ys[-1], [expected], rtol=1e-4)
+    slopes = eqx.filter_grad(lambda layer: layer(jnp.ones(1))[0])(layer)
+    (of_amounts,) = jax.tree.leaves(slopes)
+    np.testing.assert_allclose(of_amounts[:, 0], jnp.exp(jnp.array([-0.75, -0.5])), rtol=1e-4)

@@ -118,3 +118,13 @@ def test_a_script_runs(name, tmp_path):
     env = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
     subprocess.run(command, check=True, timeout=600, capture_output=True, env=env)
     assert json.loads(out.read_text(encoding="utf-8"))["rows"]
+
+
+def test_the_page_on_published_tables_agrees_with_the_results(load_script):
+    tables = load_script(BENCHMARKS / "real_tables.py")
+    results = tables.read_results()
+    assert tables.PAGE.read_text(encoding="utf-8") == tables.format_page(results)
+    for name, result in results.items():
+        for scores in result["columns"].values():
+            assert 0 <= scores["covered"] <= 1, name
+            assert all(math.isfinite(error) for error in scores.values()), name

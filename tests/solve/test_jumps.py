@@ -223,6 +223,114 @@ def test_gradient_of_a_nonlinear_reset_matches_finite_differences(x64):
         np.testing.assert_allclose(got, expected, atol=2e-7)
 
 
+# --- with lags and dense output -------------------------------------------------------------------
+
+
+def delayed(t, y, args, *, history):
+    """A gut that empties, and blood that gets what left the gut a lag ago."""
+    (lagged,) = history
+    return jnp.stack([-1.5 * y[0], 1.5 * lagged[0] - y[1] / 30])
+
+
+def solve_delayed(times, amounts, lag, **options):
+    add = jnp.stack([amounts, 0 * amounts], axis=1)
+    options = {"delays": [lagrax.Lag(lag)], "jumps": [Jump(times, add=add)]} | options
+    return lagrax.solve(delayed, 0.0, 24.0, jnp.zeros(2), **options)
+
+
+def blood(ts, times, amounts, lag):
+    """The amount in the blood, by superposition of the answers to single doses."""
+    since = jnp.asarray(ts)[:, None] - times - lag
+    s = jnp.maximum(since, 0)
+    single = 1.5 / (1.5 - 1 / 30) * (jnp.exp(-s / 30) - jnp.exp(-1.5 * s))
+    return jnp.sum(jnp.where(since > 0, amounts * single, 0), axis=1)
+
+
+def test_a_bolus_is_right_a_lag_later(x64):
+    """The second bolus lies within the history that the lag reads (OrdinaryDiffEq.jl #4515).
+
+    The first one is given at t0, after a past of zeros.
+    """
+    times, amounts, ts = np.array([0.0, 12.0]), np.array([10.0, 20.0]), np.linspace(0, 24, 25)
+    sol = solve_delayed(
+        *(times, amounts, 10.0),
+        stepsize_controller=TIGHT,
+        saveat=diffrax.SaveAt(ts=ts, dense=True),
+    )
+    exact = blood(ts, times, amounts, 10.0)
+    np.testing.assert_allclose(sol.ys[:, 1], exact, atol=1e-7)
+    np.testing.assert_allclose(sol.evaluate(ts)[:, 1], exact, atol=1e-7)
+    # Both jumps appear a lag later.
+    assert {10.0, 12.0, 22.0} <= set(np.asarray(sol.knots.ts).tolist())
+
+
+@pytest.mark.parametrize("gradient", [Checkpointed(), Direct()])
+@pytest.mark.parametrize("path", ["fixed", pytest.param("adaptive", marks=pytest.mark.slow)])
+def test_gradients_with_a_lag(x64, gradient, path):
+    ts, weights = np.array([4.0, 11.0, 14.0, 23.0]), jnp.arange(1.0, 5.0)
+    p = {"times": jnp.array([1.0, 12.5]), "amounts": jnp.array([1.0, 2.0]), "lag": 9.0}
+
+    def loss(p):
+        options = {"steps": 60} if path == "fixed" else PATHS[path]
+        sol = solve_delayed(
+            **p, intervals=6, gradient=gradient, saveat=diffrax.SaveAt(ts=ts), **options
+        )
+        return jnp.sum(weights * jnp.sin(sol.ys[:, 1]))
+
+    got = jax.grad(loss)(p)
+    expected = jax.grad(lambda p: jnp.sum(weights * jnp.sin(blood(ts, **p))))(p)
+    for name in p:
+        np.testing.assert_allclose(got[name], expected[name], atol=2e-5, err_msg=name)
+
+
+def test_dense_output_and_steps_see_the_state_after_a_jump(x64):
+    """Between, at t0, at an instant in the middle, and at t1."""
+    jumps = [Jump(TIMES, add=AMOUNTS)]
+    saveat = diffrax.SaveAt(dense=True, steps=True)
+    sol = lagrax.solve(decay, 0.0, 4.0, 0.0, RATE, jumps=jumps, saveat=saveat, steps=12)
+    np.testing.assert_allclose(sol.evaluate(SAVED), boluses(SAVED, TIMES, AMOUNTS, RATE), atol=1e-7)
+    np.testing.assert_allclose(
+        sol.evaluate(0.5 - 1e-9), boluses(0.5 - 1e-9, TIMES, AMOUNTS, RATE), atol=1e-7
+    )
+    np.testing.assert_allclose(sol.ys, boluses(sol.ts, TIMES, AMOUNTS, RATE), atol=1e-7)
+
+
+def test_gradients_on_the_tape_match_those_without_it(x64):
+    """Holds that sample before and after jumps, jumps at t0 and t1, and a nonlinear jump."""
+
+    def loss(p, saveat, gradient):
+        jumps = [
+            Jump(np.array([0.0, 0.8, 1.3, 2.0]), add=p["add"]),
+            Jump(p["times"], lambda t, y, args: jnp.tanh(p["factor"] * y) + t),
+        ]
+        field = lambda t, y, args, *, history: jnp.sin(history[0]) - history[1] * y + history[2]
+        delays = [Hold(0.4), Hold(0.4, lag=1, before_jumps=True), Input([0.5, 1.0], p["us"])]
+        sol = lagrax.solve(
+            *(field, 0.0, 2.0, p["y0"]),
+            delays=delays,
+            jumps=jumps,
+            saveat=saveat,
+            gradient=gradient,
+            steps=3,
+        )
+        ys = sol.evaluate(jnp.array([0.3, 1.9, 2.0])) if saveat.dense else sol.ys
+        return jnp.sum(jnp.sin(ys * jnp.arange(1.0, 4.0)))
+
+    p = {
+        "add": jnp.array([0.5, -0.2, 0.4, 0.1]),
+        "times": jnp.array([0.45, 1.61]),
+        "factor": 0.7,
+        "us": jnp.array([0.3, -0.5]),
+        "y0": 0.4,
+    }
+    at_ts = diffrax.SaveAt(ts=np.array([0.3, 1.9, 2.0]))
+    expected = jax.grad(loss)(p, at_ts, Checkpointed())
+    for gradient in (Checkpointed(), Direct()):
+        got = jax.grad(loss)(p, diffrax.SaveAt(dense=True), gradient)
+        for name in p:
+            np.testing.assert_allclose(got[name], expected[name], rtol=1e-8, err_msg=name)
+
+
 # --- applications ---------------------------------------------------------------------------------
 
 

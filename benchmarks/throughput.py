@@ -111,7 +111,7 @@ def ours(x0, *, adaptive=False, intervals=INTERVALS, delay=lagrax.Hold, rate=RAT
     how: dict[str, Any] = {"steps": steps}
     if adaptive:
         how = {"stepsize_controller": controller(TOLERANCES[name])}
-        # With a lag, room for max_steps is kept and copied; 16 an interval are enough here.
+        # With a lag, memory is kept for max_steps; 16 an interval are enough here.
         how["max_steps"] = 4096 if delay is lagrax.Hold else 16 * intervals
     sol = lagrax.solve(
         population,

@@ -175,7 +175,7 @@ def ours(case: Case, solver, *, steps: int | None, tolerance=None):
     how = {"steps": steps}
     if steps is None:
         how = {"stepsize_controller": diffrax.PIDController(rtol=tolerance, atol=tolerance)}
-        # With a lag, room for this many is kept and copied in every interval.
+        # With a lag, memory is kept for this many.
         how["max_steps"] = 2048 if case.system.delays == [lagrax.Lag(1.0)] else MAX_STEPS
     sol = lagrax.solve(
         case.system,

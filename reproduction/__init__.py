@@ -3,7 +3,7 @@
 Q. Zhu, Y. Shen, D. Li, W. Lin: Neural Piecewise-Constant Delay Differential Equations, AAAI 2022.
 """
 
-from . import annuli, multiples, population
+from . import annuli, multiples, population, steepness
 from .data import DataError as DataError
 from .experiment import Experiment, conduct as conduct
 from .images import load_model as load_model, plan as plan, sweep as sweep
@@ -19,5 +19,10 @@ from .result import (
 # Those for a laptop. The images (`plan`, `sweep`) are the rest.
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
-    for experiment in (multiples.EXPERIMENT, annuli.EXPERIMENT, population.EXPERIMENT)
+    for experiment in (
+        multiples.EXPERIMENT,
+        annuli.EXPERIMENT,
+        population.EXPERIMENT,
+        steepness.EXPERIMENT,
+    )
 }

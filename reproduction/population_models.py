@@ -48,7 +48,7 @@ class PopulationSettings:
     models: tuple[str, ...] = ("NODE", "ANODE", "NDDE", "NPCDDE")
     recipes: tuple[str, ...] = ("paper", "clipped")
     iterations: int = 3000
-    seeds: tuple[int, ...] = tuple(range(10))
+    seeds: tuple[int, ...] = tuple(range(40))
     block: int = 50
     learning_rate: float = 0.01
     clip: float = 0.01

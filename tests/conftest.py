@@ -98,7 +98,7 @@ def _clear_caches():
         jax.clear_caches()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def load_script():
     """A script outside the package as a module, by its path."""
 

@@ -181,20 +181,8 @@ def _pull_back_interval(
 
     most = eqxi.unvmap_max(count) if method.steps is None else method.steps
     carry = (bars.y, bars.state, bars.tape, of_interval)
-    y_bar, state_bar, tape_bar, of_interval = lax.fori_loop(0, most, pull_step, carry)
-
-    if jax.tree.leaves(state_bar):
-        # The solver's state passes on from interval to interval, or is made anew in each.
-        anew = method.steps is not None or not method.keeps_slope(interval.field)
-        begun = (anew | (number == 0)) & (count > 0)
-        choose = lambda x: jnp.where(begun, x, 0)
-        reads, where = replay.read(interval, first, begins=True)
-        _, pull = eqx.filter_vjp(partial(replay.begin, first), interval, y, reads)
-        new = jax.tree.map(choose, pull(jax.tree.map(choose, state_bar)))
-        state_bar = jax.tree.map(lambda x: jnp.where(begun, 0, x), state_bar)
-        y_bar, of_interval = _add(y_bar, new[1]), _add(of_interval, new[0])
-        tape_bar = replay.add(tape_bar, where, new[2])
-
+    carry = lax.fori_loop(0, most, pull_step, carry)
+    y_bar, state_bar, tape_bar, of_interval = _pull_begin(replay, interval, y, carry)
     sources_bar, row_bar, held_bar = pull_interval(of_interval)
     bars = _add_held(bars, problem, places, held_bar)
     if bars.knots is not None:
@@ -241,6 +229,27 @@ def _pull_back_jumps(
     sources_bar, row_bar, y_bar = pull(bars.y)
     y_bar = jax.tree.map(lambda y, rows: y + rows[number + 1], y_bar, bars.before)
     return bars._replace(y=y_bar, sources=_add(bars.sources, sources_bar)), row_bar
+
+
+def _pull_begin(replay: "_Replay", interval: Interval, y: State, carry: tuple) -> tuple:
+    """Pulls the cotangent of the solver's state back to the start of the interval that makes it.
+
+    If the state passes on from interval to interval, that is the first interval.
+    """
+    y_bar, state_bar, tape_bar, of_interval = carry
+    if not jax.tree.leaves(state_bar):
+        return carry
+    method, tape, number = replay
+    first = tape.first[number]
+    anew = method.steps is not None or not method.keeps_slope(interval.field)
+    begun = (anew | (number == 0)) & (tape.first[number + 1] > first)
+    choose = lambda x: jnp.where(begun, x, 0)
+    reads, where = replay.read(interval, first, begins=True)
+    _, pull = eqx.filter_vjp(partial(replay.begin, first), interval, y, reads)
+    new = jax.tree.map(choose, pull(jax.tree.map(choose, state_bar)))
+    state_bar = jax.tree.map(lambda x: jnp.where(begun, 0, x), state_bar)
+    tape_bar = replay.add(tape_bar, where, new[2])
+    return _add(y_bar, new[1]), state_bar, tape_bar, _add(of_interval, new[0])
 
 
 class _Replay(NamedTuple):

@@ -161,7 +161,7 @@ LINE = re.compile(rf"\$ ({COMMAND}) (.+)")
 APPS = {"lagrax": lagrax_app, "python -m reproduction": reproduction_app}
 QUICK = ("simulate", "info")
 # The laptop experiments share their options, and the page shows the help of one.
-SAME_OPTIONS = {"all", "annuli", "multiples"}
+SAME_OPTIONS = {"all", "annuli", "multiples", "steepness"}
 
 
 @pytest.fixture

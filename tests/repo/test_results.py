@@ -24,7 +24,10 @@ from reproduction.images.protocol_study import (
 )
 from reproduction.images.records import read_records
 from reproduction.images.statistics import Spread, paper_accuracy
+from reproduction.intervals import share_interval
 from reproduction.models import AUGMENTED, DATASETS, TABLE_1
+from reproduction.population import show_small
+from reproduction.steepness import LOST, change_growth
 
 RESULTS = Path(__file__).parents[2] / "results"
 LAPTOP = RESULTS / "laptop"
@@ -61,6 +64,38 @@ def test_each_experiment_is_there_in_full(name):
     assert result.settings == settings
     for figure in result.figures:
         assert (LAPTOP / name / f"{figure}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_the_page_says_of_steepness():
+    page = " ".join((STUDY.parent / "steepness.md").read_text(encoding="utf-8").split())
+    settings, result = EXPERIMENTS["steepness"].full, read_result(LAPTOP / "steepness")
+    x0 = np.linspace(*settings.starts, 400)
+    steep, flat = (np.max(change_growth(a, x0, settings.train_time)) for a in (3.2, 2.0))
+    assert f"up to {steep:.0f} at *a* = 3.2, and of up to {flat:.0f} at *a* = 2" in page
+    for memory, factor, rates in ((0.999, 32, 3.2), (settings.memory, 4.5, 0.45)):
+        assert 1 / np.sqrt(1 - memory) == pytest.approx(factor, rel=0.02)
+        assert 0.1 / np.sqrt(1 - memory) == pytest.approx(rates, rel=0.02)
+    trials, traced = result.tables
+    lost = {row[0]: int(row[2].text.split()[0]) for row in trials.rows}
+    assert lost == {"paper": 5, "short-memory": 0, "clipped": 0, "restarted": 0}
+    assert "None of the three lost a seed of 40, where the paper's recipe lost 5" in page
+    assert round(100 * share_interval(0, 40)[1]) == 9
+    lines = (LAPTOP / "population" / "seeds.jsonl").read_text(encoding="utf-8").splitlines()
+    node = [x["loss"] for x in map(json.loads, lines) if (x["model"], x["a"]) == ("NODE", 3.2)]
+    assert 3 < np.median(node) / LOST < 3.2
+    # By the median errors in training and over one, two, five and ten seasons.
+    medians = {row[0]: [float(cell.text) for cell in row[3:]] for row in trials.rows}
+    order = [sorted(medians, key=lambda recipe, i=i: medians[recipe][i]) for i in range(5)]
+    assert all(order[i][:2] == ["clipped", "short-memory"] for i in (0, 3, 4))
+    assert (order[1][0], order[2][0], order[3][-1], order[4][-1]) == (
+        *("restarted", "clipped", "restarted", "restarted"),
+    )
+    # Traced runs are those of the same seeds.
+    lines = (LAPTOP / "steepness" / "seeds.jsonl").read_text(encoding="utf-8").splitlines()
+    final = {x["seed"]: x["finer"] for x in map(json.loads, lines) if x["recipe"] == "paper"}
+    assert [row[-1] for row in traced.rows] == [
+        show_small(final[int(row[0])]) for row in traced.rows
+    ]
 
 
 def test_claims_are_those_of_the_experiments():

@@ -99,7 +99,7 @@ def make_grid(
     points = xp.concatenate([xp.atleast_1d(c) for c in [*candidates, t1]])
     points, order = clip(points, t0, t1, xp), None
     if traced:
-        points, order = _sort_traced(points, t0 if lags else 0.0, slack)
+        points, order = _sort_traced(points, t0 if lags else 0.0, slack, len(candidates) == 1)
     else:
         points = _merge_close(np.sort(points), t0, t1, slack, lags)
     starts = xp.concatenate([xp.atleast_1d(xp.asarray(t0, points.dtype)), points[:-1]])
@@ -326,11 +326,14 @@ def _merge_close(points, t0, t1, slack, lags):
     return np.concatenate([points[keep], [t1]])
 
 
-def _sort_traced(points, t0, slack):
+def _sort_traced(points, t0, slack, is_sorted: bool):
     """Sorts points by time, and returns their order too.
 
-    Points that differ by rounding alone keep the order in which they are given.
+    Points that differ by rounding alone keep the order in which they are given. Those of one source
+    increase already, and a sort of each row of a batch would take longer than the solve.
     """
+    if is_sorted:
+        return points + lax.stop_gradient(lax.cummax(points) - points), np.arange(len(points))
     order = jnp.argsort(points)
     apart = jnp.diff(points[order]) > _rounding(points[order][1:], t0, slack, jnp)
     group = jnp.zeros_like(order).at[order[1:]].set(jnp.cumsum(apart))

@@ -177,7 +177,10 @@ def answer_paths(summary: dict[str, Any], verbose: bool) -> list[Path]:
 # The file of an answer to open first, the best one first.
 OPEN_FIRST = (
     "report.html",
-    *(f"figures/{name}.png" for name in ("diagram", "region", "chart", "cobweb", "cycle")),
+    *(
+        f"figures/{name}.png"
+        for name in ("diagram", "region", "chart", "cobweb", "cycle", "prediction")
+    ),
 )
 
 

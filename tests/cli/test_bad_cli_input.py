@@ -105,7 +105,6 @@ LINES = {
     "analyse absent": (2, ["No equation and no folder 'absent'"]),
     "analyse torn": (2, ["The model in torn is damaged"]),
     "analyse deep": (2, ["The model in deep is damaged"]),
-    "analyse model": (2, ["model: The equation has no delays"]),
     "analyse population --param a 1 2 --values 1000000": (2, ["--values 1000000", "states"]),
     "analyse population --skip 1000000000000": (
         2,

@@ -255,7 +255,7 @@ def test_bad_input_gets_one_sentence(lagrax_command, tmp_path, line, sentence):
             "an earlier --t1, or change --y0, --a, --tau, --lag.",
         ),
         ("population --y0 -1e300", "0", "too fast. Change --y0, --a, --tau, --lag."),
-        ("hutchinson --y0 -0.5", r"2\.8\d*", "an earlier --t1, or change --y0, --a, --tau."),
+        ("hutchinson --y0 -0.5", r"3\.00\d*", "an earlier --t1, or change --y0, --a, --tau."),
         ("held-oscillator --omega 1e6", r"0\.0\d*", "--y0, --omega, --zeta, --k, --tau."),
     ],
 )

@@ -80,15 +80,15 @@ def make_grid(
     than the shortest lag. A kink is followed through `levels` lags, since the solution gains one
     order of smoothness with each.
     """
-    timing = [eqx.tree_at(lambda d: d.us, d, None) if isinstance(d, Input) else d for d in delays]
+    # The samples of inputs make no breakpoints, so they may be traced.
+    delays = [eqx.tree_at(lambda d: d.us, d, None) if isinstance(d, Input) else d for d in delays]
     jump_times = [jump.times for jump in jumps]
-    traced = is_traced(t0, t1, jump_ts, *jump_times, *jax.tree.leaves(timing))
+    traced = is_traced(t0, t1, jump_ts, *jump_times, *jax.tree.leaves(delays))
     xp = jnp if traced else np
-    delays = timing
     if not traced:
         t0, t1 = float(t0), float(t1)
         delays, jump_times = jax.tree.map(
-            lambda x: np.asarray(x, float) if np.ndim(x) else float(x), (timing, jump_times)
+            lambda x: np.asarray(x, float) if np.ndim(x) else float(x), (delays, jump_times)
         )
     if traced and intervals is None:
         intervals = _enough_intervals(delays, t0, t1)
@@ -99,24 +99,18 @@ def make_grid(
     points = xp.concatenate([xp.atleast_1d(c) for c in [*candidates, t1]])
     points, order = clip(points, t0, t1, xp), None
     if traced:
-        points, order = _sort_traced(points, t0 if lags else 0.0, slack)
+        points, order = _sort_traced(points, t0 if lags else 0.0, slack, len(candidates) == 1)
     else:
         points = _merge_close(np.sort(points), t0, t1, slack, lags)
     starts = xp.concatenate([xp.atleast_1d(xp.asarray(t0, points.dtype)), points[:-1]])
     num = points.shape[0]
     lag_taus = [d.tau for d in delays if isinstance(d, Lag)]
-    inputs = [d for d in delays if isinstance(d, Input)]
     if traced:
         owner = _find_owners(candidates, order)
-        events = _events_in_order(jump_times, sources.jumps, owner, t0, t1, slack)
-        at_t0 = _last_jump_at_start(events, points, t0, slack)
-        held = _samples_in_order(delays, sources.holds, owner, t0, slack, others, at_t0)
-        samples = [_count_own(owner, source)[0] - 1 for source in sources.inputs]
+        found = _look_up_in_order(delays, others, sources, owner, points, t0, t1, slack)
     else:
-        events = [_events_by_time(ts, starts, t0, t1, slack) for ts in jump_times]
-        held = _samples_by_time(delays, starts, t0, slack, others)
-        samples = [_last_before(d.ts + d.delay, starts, slack) for d in inputs]
-    ages, past_times, from_past = held
+        found = _look_up_by_time(delays, others, starts, t0, t1, slack)
+    (ages, past_times, from_past), samples, events = found
     num_knots = 1 + max([int(np.max(a)) if not is_traced(a) else num for a in ages], default=0)
     _check_num_knots(delays, num_knots, num)
     dense = _count_dense_intervals(lag_taus, _is_single_lag(delays, others), starts, t1, slack, xp)
@@ -134,6 +128,22 @@ def make_grid(
         num_knots=num_knots,
         num_dense=dense,
     )
+
+
+def _look_up_in_order(delays, others, sources: "_Sources", owner, points, t0, t1, slack) -> tuple:
+    """What holds and inputs sample and where jumps are, by the order of traced breakpoints."""
+    events = _events_in_order(others.jump_times, sources.jumps, owner, t0, t1, slack)
+    at_t0 = _last_jump_at_start(events, points, t0, slack)
+    held = _samples_in_order(delays, sources.holds, owner, t0, slack, others, at_t0)
+    return held, [_count_own(owner, source)[0] - 1 for source in sources.inputs], events
+
+
+def _look_up_by_time(delays, others, starts, t0, t1, slack) -> tuple:
+    """What holds and inputs sample and where jumps are, by the times of the breakpoints."""
+    events = [_events_by_time(ts, starts, t0, t1, slack) for ts in others.jump_times]
+    inputs = [d for d in delays if isinstance(d, Input)]
+    samples = [_last_before(d.ts + d.delay, starts, slack) for d in inputs]
+    return _samples_by_time(delays, starts, t0, slack, others), samples, events
 
 
 def _check_num_knots(delays: Sequence[Entry], num_knots: int, num: int) -> None:
@@ -326,11 +336,14 @@ def _merge_close(points, t0, t1, slack, lags):
     return np.concatenate([points[keep], [t1]])
 
 
-def _sort_traced(points, t0, slack):
+def _sort_traced(points, t0, slack, is_sorted: bool):
     """Sorts points by time, and returns their order too.
 
-    Points that differ by rounding alone keep the order in which they are given.
+    Points that differ by rounding alone keep the order in which they are given. Those of one source
+    increase already, and a sort of each row of a batch would take longer than the solve.
     """
+    if is_sorted:
+        return points + lax.stop_gradient(lax.cummax(points) - points), np.arange(len(points))
     order = jnp.argsort(points)
     apart = jnp.diff(points[order]) > _rounding(points[order][1:], t0, slack, jnp)
     group = jnp.zeros_like(order).at[order[1:]].set(jnp.cumsum(apart))

@@ -4,10 +4,26 @@ This script compiles gradients of solves with lags and reports the size of their
 as XLA gives it, and the time to trace, lower and compile. The state has 1,000 numbers, float32,
 Tsit5; the loss is the sum of squares at the end. A "tape" is the dense output of `max_steps` steps
 (or of all equal steps), five states a step with Tsit5. Beside it stands diffrax's solve of the same
-equation without its lags and with `SaveAt(dense=True)`, which keeps the slopes of all steps too.
+equation without its lags and with `SaveAt(dense=True)`, which keeps the slopes of all steps. No
+step reads them there, so its gradient needs no cotangents of them.
 
 Compilation is compared within one process: a training loss on the population equation with a lag
 against the same loss with plain diffrax and without one, and 64 different lags against one.
+
+Measured on AMD EPYC, 2 cores, python 3.11.7, lagrax 0.2.0, jax 0.10.2, diffrax 0.7.2, equinox
+0.13.8:
+
+    2.21     ≤ 2.5 met     lags 1 and 10, max_steps 4096: the gradient's memory, in tapes
+    1.01     ≤ 1.2 met     lags 1 and 10, max_steps 4096: the solve's memory, in tapes
+    2.33     ≤ 2.5 met     lags 1 and 10, max_steps 256: the gradient's memory, in tapes
+    1.12     ≤ 1.2 met     lags 1 and 10, max_steps 256: the solve's memory, in tapes
+    2.2      ≤ 2.5 met     lag 1, max_steps 4096: the gradient's memory, in tapes
+    1        ≤ 1.2 met     lag 1, max_steps 4096: the solve's memory, in tapes
+    2.25     ≤ 2.5 met     lag 1, max_steps 256: the gradient's memory, in tapes
+    1.04     ≤ 1.2 met     lag 1, max_steps 256: the solve's memory, in tapes
+    2.22     ≤ 2.5 met     lags 1 and 10, 10 steps an interval: the gradient's memory, in tapes
+    2.08     ≤ 1.5 missed  population: compilation with a lag over diffrax's without
+    3.99     ≤ 3 missed    64 lags over 1 lag: compilation
 
 `.venv-bench/bin/python benchmarks/lag_cost.py` takes two minutes. It prints the rows and the goals,
 and writes results/lag_cost.json. `--tiny` checks that everything runs.
@@ -137,7 +153,7 @@ def population_losses() -> tuple[Callable, Callable, tuple]:
     def unlagged(weights, free, y0):
         network = eqx.combine(free, plain)
         sol = diffrax.diffeqsolve(
-            diffrax.ODETerm(lambda t, y, args: network(t, y, None, history=())),
+            diffrax.ODETerm(lambda t, y, args: network(t, y, None, history=network.hold(()))),
             diffrax.Tsit5(),
             *(0.0, 3.0, None, y0),
             saveat=diffrax.SaveAt(ts=ts),
@@ -190,10 +206,6 @@ def goals_of(rows: list[dict], compiled: list[dict]) -> list[dict]:
         if "max_steps" in options:
             name = f"{problem}: the solve's memory, in tapes"
             goals.append(measuring.at_most(name, value("tapes", program="solve", **own), 1.2))
-            peer = {"problem": problem, "way": "diffrax, dense, no lag", "program": "gradient"}
-            ratio = value("mb", program="gradient", **own) / value("mb", **peer)
-            name = f"{problem}: the gradient's memory over that of diffrax's dense output"
-            goals.append(measuring.at_most(name, ratio, 0.52))
     seconds = [row["seconds"] for row in compiled]
     lags = compiled[3]["problem"].split(",")[0]
     return [

@@ -148,6 +148,7 @@ def _pull_back_interval(
     """The cotangents at the start of interval `number`, and that of its row."""
     problem, method = sources[2], sources[2].method
     bars = bars._replace(y=_add(bars.y, y1_bar))
+    jumps_row_bar = None
     if before is not None:
         bars, jumps_row_bar = _pull_back_jumps(parts, sources, bars, number, row, before)
     first, count = tape.first[number], tape.first[number + 1] - tape.first[number]
@@ -189,7 +190,7 @@ def _pull_back_interval(
         y_bar = jax.tree.map(lambda y, rows: y + rows[number], y_bar, bars.knots)
     sources_bar = _add(bars.sources, sources_bar)
     bars = _Cotangents(y_bar, state_bar, tape_bar, bars.knots, bars.before, sources_bar)
-    return bars, row_bar if before is None else _add(row_bar, jumps_row_bar)
+    return bars, row_bar if jumps_row_bar is None else _add(row_bar, jumps_row_bar)
 
 
 def _read_held(problem, tape: Tape, before: State | None, places: list) -> list[State]:
@@ -271,6 +272,7 @@ class _Replay(NamedTuple):
         if not isinstance(self.method.stepper, ExplicitRungeKutta):
             return (self.tape.ts, self.tape.coefficients), None
         lags = interval.with_tape(self.tape).lags
+        assert lags is not None
         if begins:
             where = lags.locate(interval.start, jnp.array(True))
         else:
@@ -324,4 +326,5 @@ class _Replay(NamedTuple):
             return interval
         if isinstance(self.method.stepper, ExplicitRungeKutta):
             return interval.with_tape(self.tape)
-        return interval.with_tape(Tape(*reads, self.tape.first, self.tape.knots))
+        ts, coefficients = reads
+        return interval.with_tape(Tape(ts, coefficients, self.tape.first, self.tape.knots))

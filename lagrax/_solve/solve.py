@@ -211,6 +211,7 @@ def _solve_with_backward(sources: tuple) -> tuple:
     def forward(sources, keep_states):
         carry, (y1s, finite, _, before) = _solve_intervals(sources, keep_states=keep_states)
         recording = carry.recording
+        assert recording is not None
         rest = carry._replace(knots=None, recording=None)
         return (carry.knots[0], y1s, before, recording.tape, finite, rest), recording.states
 
@@ -398,7 +399,7 @@ def _make_solution(
     y0 = _find_first_state(problem)
     grid, method, times = problem.grid, problem.method, problem.save_times
     y1s, finite, saves, before = outputs
-    tape = carry.recording.tape if method.has_tape else None
+    tape = None if carry.recording is None else carry.recording.tape
     t0, t1 = grid.starts[0], grid.end
     knot_ts = jnp.concatenate([grid.starts, t1[None]])
     # Only `knots` reads all these states: a compiled program that does not return it keeps none.
@@ -418,6 +419,7 @@ def _make_solution(
     at_steps = None
     if any(sub.steps for sub in list_subs(problem.saveat)):
         room = method.max_steps if method.steps is None else grid.num_intervals * method.steps
+        assert tape is not None
         step_ts, step_ys, count = pack_steps(tape, carry.knots[0], room)
         step_ys = replace_invalid(valid(step_ts) | jnp.isinf(step_ts), step_ys, nan)
         at_steps = step_ts, step_ys, count

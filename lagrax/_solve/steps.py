@@ -249,9 +249,10 @@ def read_lags(
     size. Returns None if there are no lags, or if an implicit step reads them itself. `pieces` are
     the steps of the tape that are read, if they are known already.
     """
-    if interval.lags is None or not isinstance(stepper, ExplicitRungeKutta):
+    lags = interval.lags
+    if lags is None or not isinstance(stepper, ExplicitRungeKutta):
         return None
-    read = lambda t, right, pieces: interval.lags.read(t, right, None, pieces)
+    read = lambda t, right, pieces: lags.read(t, right, None, pieces)
     return jax.vmap(read)(*find_nodes(interval, stepper, t, h), pieces)
 
 

@@ -265,7 +265,8 @@ def find_weights(interpolation: Callable, stages: tuple[tuple[str, int | None], 
         inputs = jnp.asarray(fractions), jnp.eye(begins[-1], dtype=float)
         program = jax.jit(jax.vmap(evaluate, (0, None))).lower(*inputs)
         # It runs once.
-        values = np.asarray(program.compile({"xla_backend_optimization_level": 0})(*inputs))
+        options: Any = {"xla_backend_optimization_level": 0}
+        values = np.asarray(program.compile(options)(*inputs))
     for degree in range(1, 10):
         powers = np.vander(fractions, degree + 1, increasing=True)
         weights = np.linalg.lstsq(powers, values, rcond=None)[0]

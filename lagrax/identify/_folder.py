@@ -127,6 +127,7 @@ def write_folder(
     as_numpy = lambda x: np.asarray(x) if eqx.is_array_like(x) else x
     save_checkpoint(folder / ARRAYS, jax.tree.map(as_numpy, arrays), {"format": "1"})
     field = model.field
+    assert model.setup.steps is not None  # Predictions alone are solved without.
     saved = SavedModel(
         flat=flat,
         arguments=msgspec.to_builtins(_to_saved_options(options)),

@@ -145,7 +145,8 @@ def _make_question_table(title: str, groups: dict[str, list[RunRecord]]) -> Resu
         chosen = [[x.chosen for x in groups[name]] for name in (model, other)]
         counts = len(chosen[0]), len(chosen[1])
         if min(counts) >= FEWEST:
-            comparisons.append(Comparison(question, *map(Spread.of, chosen), counts))
+            one, two = (Spread.of(values) for values in chosen)
+            comparisons.append(Comparison(question, one, two, counts))
     error_rate = find_error_rate([x.p_value for x in comparisons])
     names = {question: f"{model} − {other}" for question, model, other in QUESTIONS}
     verdicts = {"holds": "better", "does not hold": "worse"}

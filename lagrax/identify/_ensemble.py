@@ -37,6 +37,8 @@ SMALL = (0.1, 0.01)
 NOISY = 0.1
 # A term below this share comes from interpolation between samples, not from the equation.
 NEGLIGIBLE = 1e-5
+# So do errors below this share of the deviation, and no term is kept for their sake.
+RESOLVED = 3e-4
 # Least squares refines fields of at most this many parameters, on at most this many windows.
 MOST_REFINED = 100
 MOST_SQUARED = 200
@@ -220,12 +222,13 @@ def _simplify(
     """
     kept = drop_small_terms(members, sizes, NEGLIGIBLE)
     count = _count_values(data)
+    known = max(error, RESOLVED**2 * count)
     for least in SMALL:
         fewer = drop_small_terms(members, sizes, least)
         dropped = _count_terms(kept) - _count_terms(fewer)
         if dropped:
             refitted, squares = _minimise_all(fewer, loss, data)
-            if squares <= error * count ** (dropped / count):
+            if squares <= known * count ** (dropped / count):
                 return refitted, squares
     return kept, error
 

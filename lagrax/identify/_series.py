@@ -234,7 +234,7 @@ def median_gap(trajectories: Sequence[Trajectory]) -> float:
 
 
 # A gap longer than this many times those around it hides how the states move within it.
-LONG = 6.0
+LONG = 9.0
 # Gaps on either side that it is compared with.
 AROUND = 4
 

@@ -237,7 +237,8 @@ def test_the_end_of_a_rounded_span_can_be_saved(t0, t1, tau, delay):
         ):
             assert end == np.float32(t1)
             assert np.isfinite(ys).all()
-            np.testing.assert_allclose([ys[1], dense], ys[2], atol=1e-6)
+            # Coefficients of one long step are far larger than the state at its end.
+            np.testing.assert_allclose([ys[1], dense], ys[2], atol=5e-6)
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 5])

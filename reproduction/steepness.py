@@ -173,7 +173,7 @@ def change_growth(a: float, x0: Values, seasons: int) -> Values:
     step = Population(a=a).knot_map
     for _ in range(seasons):
         factor = factor * (1 - a * x) * np.exp(a * (1 - x))
-        x = np.asarray(step(x))
+        x = np.asarray(step(jnp.asarray(x)))
     return np.abs(factor)
 
 

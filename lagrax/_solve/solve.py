@@ -14,7 +14,7 @@ from jaxtyping import Array, ArrayLike, PyTree, Shaped
 
 from .adaptive import AdaptiveState, start_adaptive
 from .backward import Parts, differentiate_on_tape
-from .checks import Problem, check_problem, explain_call
+from .checks import explain_call
 from .delays import Entry, Hold, Input, LagEntry, RealScalar
 from .failure import make_nan, replace_invalid
 from .field import Field, has_hold, make_field, make_fields, make_past
@@ -23,6 +23,7 @@ from .history import KnotBuffer, LagReader, make_knot_buffer
 from .inputs import make_input_rows
 from .interval import Interval
 from .jumps import Jump, JumpRow, apply_jumps, make_jump_rows, make_jumps
+from .problem import Problem, make_problem
 from .recording import make_recording, record_interval
 from .saving import collect, in_order_of_times, list_subs, pack_steps, read_saves
 from .solution import RESULTS, Knots, Solution, is_close, is_within, raise_if_failed
@@ -89,7 +90,7 @@ def solve(
 
     **Returns:** a `Solution`.
     """
-    problem = check_problem(
+    problem = make_problem(
         *(field, t0, t1, y0, args),
         delays=delays,
         jumps=jumps,

@@ -247,11 +247,11 @@ def answer_images(numbers: Numbers) -> Iterator[tuple[str, str]]:
 
 def _answer_studies(numbers: Numbers) -> Iterator[tuple[str, str]]:
     validation = numbers.table(numbers.images, "Validation study, CIFAR-10")
+    tables = "[the tables](../results/images/README.md#accuracies)"
     chosen = {str(row[0]): row[1] for row in validation.rows}
     questions = numbers.table(numbers.images, "Ablation, CIFAR-10, one part at a time").rows
     better = [row for row in questions if row[3] != "undecided"]
     named = "; ".join(f"{row[0]}: {row[2]}, {row[3]}" for row in better)
-    tables = "[the tables](../results/images/README.md#accuracies)"
     node, npcdde = numbers.table(numbers.images, "Recipe study").rows
     recipe = numbers.table(numbers.images, "Recipe study, the models compared").rows[0]
     fixed, random = numbers.table(numbers.images, "Continuity study").rows
@@ -266,8 +266,7 @@ def _answer_studies(numbers: Numbers) -> Iterator[tuple[str, str]]:
         "Which part of the model makes the difference?",
         f"Of {len(questions)} comparisons of one part each, at equal parameters and evaluations, "
         f"{len(better)} is decided ({named}). The others need more seeds than the three to five "
-        "that were trained, and four variants are not trained at all: see [the "
-        "tables](../results/images/README.md#accuracies).",
+        f"that were trained: see {tables}.",
     )
     yield (
         "Can the same model do better?",

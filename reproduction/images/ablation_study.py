@@ -125,9 +125,10 @@ def ablation_tables(records: Sequence[RunRecord]) -> list[ResultTable]:
     columns += ["parameters", "seeds"]
     note = (
         f"The chosen epoch is the best on {HELD_OUT:,} held-out training images. All models take "
-        "twelve evaluations by midpoint steps and have nearly the same number of parameters. – "
-        "marks models that are not yet trained (`--study ablation`)."
+        "twelve evaluations by midpoint steps and have nearly the same number of parameters."
     )
+    if not all(groups.values()):
+        note += " – marks models that are not yet trained (`--study ablation`)."
     return [ResultTable(columns, models, title, note), _make_question_table(title, groups)]
 
 

@@ -22,10 +22,11 @@ from .delays import (
     Entry,
     Hold,
     Input,
-    Lag,
+    LagEntry,
     Learn,
     RealScalar,
     describe,
+    list_periods,
 )
 from .field import takes_history
 from .jumps import Jump
@@ -122,7 +123,7 @@ def _explain_arguments(signature: inspect.Signature, args: tuple, options: dict)
 
 def check_delays(delays: Any) -> None:
     """Checks that `delays` is a list of entries of the history, and none is to be learned."""
-    if isinstance(delays, (Hold, Lag, Input)):
+    if isinstance(delays, (Hold, LagEntry, Input)):
         raise TypeError(f"delays={describe([delays])} is one delay; expected a list: delays=[...].")
     if not isinstance(delays, Sequence) or isinstance(delays, str):
         raise TypeError(
@@ -133,13 +134,13 @@ def check_delays(delays: Any) -> None:
             f"Got {len(delays):,} delays; expected at most {MOST_DELAYS:,}. {TOO_MANY}"
         )
     for delay in delays:
-        if not isinstance(delay, (Hold, Lag, Input)):
+        if not isinstance(delay, (Hold, LagEntry, Input)):
             example = f"{delay.__name__}(1.0)" if isinstance(delay, type) else f"Hold({delay!r})"
             raise TypeError(
                 f"delays holds {delay!r}; expected lagrax.Hold, lagrax.Lag or lagrax.Input, for "
                 f"example {example}."
             )
-        if not isinstance(delay, Input) and isinstance(delay.tau, Learn):
+        if isinstance(getattr(delay, "tau", None), Learn):
             raise TypeError(
                 f"{describe([delay])} has a period to be learned; expected a number. "
                 "lagrax.Identifier(delays=[...]).fit(ts, ys) finds it."
@@ -223,14 +224,15 @@ def check_span(t0: Any, t1: Any) -> None:
 
 def check_number_of_periods(delays: Sequence[Entry], t0: Any, t1: Any) -> None:
     for delay in delays:
-        if isinstance(delay, Input) or delay.tau is None or is_traced(delay.tau, t0, t1):
-            continue
-        many = (float(t1) - float(t0)) / float(delay.tau)  # pyright: ignore[reportArgumentType]
-        if many > MOST_INTERVALS:
-            raise ValueError(
-                f"{describe([delay])} makes {many:.3g} intervals from t0={t0} to t1={t1}; expected "
-                f"at most {MOST_INTERVALS:,}. Give both in the same unit of time."
-            )
+        for tau in list_periods([delay]):
+            if is_traced(tau, t0, t1):
+                continue
+            many = (float(t1) - float(t0)) / float(np.min(tau))
+            if many > MOST_INTERVALS:
+                raise ValueError(
+                    f"{describe([delay])} makes {many:.3g} intervals from t0={t0} to t1={t1}; "
+                    f"expected at most {MOST_INTERVALS:,}. Give both in the same unit of time."
+                )
 
 
 def check_resolution(
@@ -252,10 +254,10 @@ def check_resolution(
             continue
         if isinstance(delay, Hold) and delay.times is not None and not is_traced(delay.times):
             _check_instants_apart("Hold", np.asarray(delay.times, float), t0, t1, dtype)
-        tau = delay.tau
-        if tau is None or isinstance(tau, Learn) or is_traced(tau):
+        periods = list_periods([delay])
+        if any(isinstance(tau, Learn) or is_traced(tau) for tau in periods):
             continue
-        if np.asarray(tau, float) < 16 * apart:
+        if any(np.min(np.asarray(tau, float)) < 16 * apart for tau in periods):
             raise ValueError(
                 f"{describe([delay])} is too short for {jnp.dtype(dtype).name} between t = {t0} "
                 f"and {t1}, where times are up to {apart:.1g} apart. Use float64 "
@@ -288,7 +290,7 @@ def check_intervals(intervals: Any, delays: Sequence[Entry], t0: Any, t1: Any) -
             f"intervals={format_value(intervals)}; expected at most {MOST_INTERVALS:,}. Give times "
             "and delays in the same unit."
         )
-    periods = [d.tau for d in delays if not isinstance(d, Input) and d.tau is not None]
+    periods = list_periods(delays)
     if intervals is None and periods and is_traced(t0, t1, *periods):
         cause = "A delay" if is_traced(*periods) else "t0 or t1"
         raise ValueError(

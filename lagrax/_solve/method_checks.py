@@ -14,7 +14,7 @@ import numpy as np
 import optimistix as optx
 
 from .arguments import MOST_COUNT, format_value, is_number, is_real, is_traced, is_whole, real_array
-from .delays import Entry, Lag, describe
+from .delays import Entry, LagEntry, describe
 from .gradients import Adjoint, Checkpointed, Direct, Gradient
 from .saving import list_subs
 
@@ -196,10 +196,11 @@ def check_gradient(
         )
     if not isinstance(gradient, Adjoint):
         return gradient
-    if any(isinstance(d, Lag) for d in delays):
+    lag = next((d for d in delays if isinstance(d, LagEntry)), None)
+    if lag is not None:
         raise ValueError(
-            f"Adjoint() does not support a Lag (delays {describe(delays)}), since Theorem 2 is "
-            "about held states. Use gradient=Checkpointed(), which is exact."
+            f"Adjoint() does not support a {type(lag).__name__} (delays {describe(delays)}), since "
+            "Theorem 2 is about held states. Use gradient=Checkpointed(), which is exact."
         )
     if saveat.dense or any(sub.steps for sub in list_subs(saveat)):
         output = "dense output" if saveat.dense else "all steps"

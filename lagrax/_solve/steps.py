@@ -241,13 +241,13 @@ def find_nodes(interval: Interval, stepper: ExplicitRungeKutta, t: Array, h: Arr
 
 
 def read_lags(
-    interval: Interval, stepper: Stepper, t: Array, h: Array, pieces: Piece | None = None
+    interval: Interval, stepper: Stepper, t: Array, h: Array, pieces: list[Piece] | None = None
 ) -> PyTree | None:
-    """Reads the lagged states of all stages of a step at once.
+    """Reads the entries of lags for all stages of a step at once.
 
     The times of explicit stages are known beforehand, and one read makes a program of half the
     size. Returns None if there are no lags, or if an implicit step reads them itself. `pieces` are
-    the steps of the tape that are read, if they are known already.
+    the polynomials of the tape that are read, if they are known already.
     """
     lags = interval.lags
     if lags is None or not isinstance(stepper, ExplicitRungeKutta):
@@ -272,13 +272,19 @@ def integrate_constant(interval: Interval) -> IntervalSolution:
 
 
 def take_equal_steps(
-    interval: Interval, stepper: Stepper, steps: int, keep: Callable | None, unroll: bool
+    interval: Interval,
+    stepper: Stepper,
+    steps: int,
+    keep: Callable | None,
+    unroll: bool,
+    replay: bool = False,
 ) -> tuple[State, PyTree, Outcome]:
     """Takes equal steps through an interval, and returns the final state.
 
     Of every step it also returns `keep(state, info)`, a function of the solver's state at its start
     and of its dense output. The outcome is that of the first step that failed, if any did. `unroll`
-    replaces the compiled loop by copies of its body.
+    replaces the compiled loop by copies of its body. With `replay` the backward pass keeps the
+    state at the start of each step, instead of its stages, and takes the step again.
     """
     f = interval.vector_field(stepper.looks_ahead)
     dense = keep is not None
@@ -299,6 +305,8 @@ def take_equal_steps(
 
     state = stepper.begin(f, interval.start, h, interval.y) if carries_state else None
     loop = _unrolled_scan if unroll else lax.scan
+    if replay:
+        body = jax.checkpoint(body, prevent_cse=False)
     (y, _), (kept, results) = loop(body, (interval.y, state), (starts, lagged))
     if isinstance(stepper, ExplicitRungeKutta):
         return y, kept, Outcome(RESULTS.successful, interval.end)

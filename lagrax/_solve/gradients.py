@@ -291,7 +291,9 @@ def _integrate_back(interval, method, gradient: Adjoint, field, slope_at, state,
     Returns the adjoint at the start, the integrals, and the cotangents of the saved times.
     """
     length, count = interval.length, interval.save_at.shape[0]
-    stepper = method.stepper if gradient.solver is None else make_stepper(gradient.solver)
+    stepper = method.stepper
+    if gradient.solver is not None:
+        stepper = make_stepper(gradient.solver, gradient.stepsize_controller is not None)
     backward = method._replace(
         stepper=stepper,
         controller=gradient.stepsize_controller,

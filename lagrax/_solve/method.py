@@ -81,7 +81,7 @@ def make_method(
     `has_jumps` says that the state jumps, `has_past` that the past is a function, `is_shared` that
     all intervals have one field.
     """
-    stepper = make_stepper(solver)
+    stepper = make_stepper(solver, adaptive=steps is None)
     has_tape = bool(grid.num_dense or saveat.dense or any(sub.steps for sub in list_subs(saveat)))
     # What is held jumps at its instants. A lagged state jumps if the past does not end in y0.
     held = any(isinstance(d, Hold) or (isinstance(d, Input) and not d.linear) for d in delays)

@@ -543,7 +543,7 @@ def test_uncertain_periods_are_named(answer, good, sentence):
         ("absent.csv", "absent.csv does not exist; expected a CSV file"),
         ("x.csv --time when", "x.csv has no column 'when'"),
         ("x.csv --column y", "x.csv has no column 'y'"),
-        ("x.csv --field forest", "'--field': 'forest' is not one of 'mlp', 'library'."),
+        ("x.csv --field forest", "'--field': 'forest' is not one of 'mlp', 'library', 'linear'."),
         ("x.csv --lags 2", "--lags 2 needs the period of the holds: add --hold TAU."),
         ("x.csv --learn-tau", "--learn-tau needs a period to start from: add --hold TAU or"),
         ("x.csv --hold -1", "'--hold': '-1' is no duration; expected a positive number"),
@@ -632,13 +632,13 @@ def test_a_fit_stopped_after_training_keeps_its_model(lagrax_command, tmp_path, 
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(lagrax.Identifier, "predict", stop)
+    monkeypatch.setattr(lagrax.Identifier, "forecast", stop)
     code, out, err = lagrax_command("fit", "x.csv", "--hold", "1", *QUICK)
     assert (code, out) == (130, "")
     lines = err.splitlines()
-    assert lines[-3].startswith("Learned x′ = 2.3 x ")
+    assert lines[2].startswith("Learned x′ = 2.3 x ")
     assert lines[-1] == f"Stopped. The fitted model is in {Path('fit-x/model')}."
-    assert lagrax.Identifier.load("fit-x/model").equations()[0] in lines[-3]
+    assert lagrax.Identifier.load("fit-x/model").equations()[0] in lines[2]
     code, _, err = lagrax_command("predict", "fit-x", "x.csv")
     assert (code, err.split(",")[0]) == (2, "fit-x holds a model alone")
 

@@ -302,7 +302,9 @@ def check_intervals(intervals: Any, delays: Sequence[Entry], t0: Any, t1: Any) -
 
 
 def check_enough_intervals(intervals: int | None, num: int, delays: Sequence[Entry]) -> None:
-    if intervals is not None and num > intervals and len(delays) == 1:
+    # Traced lags make breakpoints for kinks in addition to these.
+    known = not is_traced(*list_periods(delays))
+    if intervals is not None and num > intervals and len(delays) == 1 and known:
         raise ValueError(
             f"intervals={intervals}, but {describe(delays)} needs {num} to reach t1. Raise it, or "
             "leave it out: it is needed only where a delay, t0 or t1 is traced."

@@ -167,9 +167,10 @@ def _fit_leaf(amount: Any, of_state: Array, count: int) -> Array:
             "numbers."
         )
     amount = jnp.asarray(amount, of_state.dtype)
-    if not is_traced(amount) and not jnp.all(jnp.isfinite(amount)):
+    # By NumPy, since within `jit` JAX would trace even known numbers.
+    if not is_traced(amount) and not np.all(np.isfinite(amount)):
         raise ValueError(
-            f"Jump got {jnp.sum(~jnp.isfinite(amount))} amounts that are NaN or infinite; expected "
+            f"Jump got {np.sum(~np.isfinite(amount))} amounts that are NaN or infinite; expected "
             "finite numbers. Drop these instants, or fill in the amounts."
         )
     return amount

@@ -150,6 +150,8 @@ class _GridRow(NamedTuple):
 def _solve(problem: Problem) -> Solution:
     grid, t0 = problem.grid, problem.grid.starts[0]
     initial = make_past(problem.past, problem.y0, t0)
+    bind = lambda d: d.bind(t0, problem.y0, problem.args) if isinstance(d, LagEntry) else d
+    problem = problem._replace(delays=[bind(d) for d in problem.delays])
     fields = make_fields(
         problem.fields, t0, problem.y0, problem.args, problem.delays, grid.num_intervals
     )

@@ -127,7 +127,7 @@ def check_delays(delays: Any) -> None:
         raise TypeError(f"delays={describe([delays])} is one delay; expected a list: delays=[...].")
     if not isinstance(delays, Sequence) or isinstance(delays, str):
         raise TypeError(
-            f"delays={delays!r}; expected a list of Hold, Lag and Input, or () for none."
+            f"delays={delays!r}; expected a list of Hold, Lag, Input and the like, or () for none."
         )
     if len(delays) > MOST_DELAYS:
         raise ValueError(

@@ -64,8 +64,8 @@ def solve(
     - `y0`: the state at t0, any pytree of floating point or complex arrays. A value means that the
       past was constant. A function of time gives the past for t <= t0.
     - `args`: passed to the field.
-    - `delays`: the entries of `history`, in this order: `Hold`, `holds(...)`, `Lag`, `Input`.
-      Without any, the equation is an ordinary one.
+    - `delays`: the entries of `history`, in this order: `Hold`, `holds(...)`, `Lag`, `LagMatrix`,
+      `Slope`, `Distributed`, `Input`. Without any, the equation is an ordinary one.
     - `jumps`: instants at which the state changes, as a list of `Jump`.
     - `solver`: any ODE solver of diffrax. With a `Lag`, the order is limited by that of its
       dense output: about 4 with Tsit5 and 6 with Dopri8.

@@ -49,7 +49,7 @@ class Grid(eqx.Module):
 
     Holds need the states at the last `num_knots` breakpoints, lags the dense output of the last
     `num_dense` intervals. `covered` is False if traced delays do not fit the static number of
-    intervals.
+    intervals. `is_even` says that all of them have the same length, known when traced.
     """
 
     starts: Float[AnyArray, " intervals"]
@@ -64,6 +64,7 @@ class Grid(eqx.Module):
     num_intervals: int = eqx.field(static=True)
     num_knots: int = eqx.field(static=True)
     num_dense: int = eqx.field(static=True)
+    is_even: bool = eqx.field(static=True)
 
 
 def make_grid(
@@ -130,7 +131,15 @@ def make_grid(
         num_intervals=num,
         num_knots=num_knots,
         num_dense=dense,
+        is_even=not traced and _is_even(starts, points[-1], dtype),
     )
+
+
+def _is_even(starts, end, dtype) -> bool:
+    """Whether all intervals have the same length but for rounding."""
+    even = np.linspace(starts[0], end, len(starts) + 1)[:-1]
+    scale = max(abs(starts[0]), abs(end))
+    return bool(np.max(np.abs(starts - even)) <= 2 * jnp.finfo(dtype).eps * scale)
 
 
 class _LagTimes(eqx.Module):

@@ -38,7 +38,9 @@ def make_recording(
     room = lambda x: jnp.zeros((ts.shape[0] - 1, *x.shape), x.dtype)
     state, coefficients = make_empty_step(method.stepper, t0, y)
     states = jax.tree.map(room, state) if keep_states else None
-    return Recording(Tape(ts, jax.tree.map(room, coefficients), first, knots), states)
+    is_even = found is None and method.steps is not None and grid.is_even
+    tape = Tape(ts, jax.tree.map(room, coefficients), first, knots, is_even)
+    return Recording(tape, states)
 
 
 def record_interval(

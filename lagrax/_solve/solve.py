@@ -19,7 +19,7 @@ from .delays import Entry, Hold, Input, LagEntry, RealScalar
 from .failure import make_nan, replace_invalid
 from .field import Field, has_hold, make_field, make_fields, make_past
 from .gradients import Checkpointed, Direct, Gradient, explain_forward_mode, solve_interval
-from .history import KnotBuffer, LagReader, make_knot_buffer
+from .history import KnotBuffer, make_knot_buffer, make_lag_reader
 from .inputs import make_input_rows
 from .interval import Interval
 from .jumps import Jump, JumpRow, apply_jumps, make_jump_rows, make_jumps
@@ -321,8 +321,8 @@ def _make_interval(
     lags = None
     if any(h is None for h in history):
         entries = [d for d in problem.delays if isinstance(d, LagEntry)]
-        is_first, reaches = row.number == 0, bool(grid.num_dense)
-        lags = LagReader(entries, initial, grid.starts[0], is_first, reaches)
+        t0, is_first, reaches = grid.starts[0], row.number == 0, bool(grid.num_dense)
+        lags = make_lag_reader(entries, initial, t0, row.start, is_first, reaches)
         if problem.past is None and not reaches and not any(d.needs_state for d in entries):
             # The past is constant, and no lag reaches a time after t0, so entries are constant.
             constant = iter(lags.complete(lags.read(row.start, jnp.array(True)), y))

@@ -214,6 +214,16 @@ CALLS = {
         TypeError,
         ["one Jump", "jumps=[...]"],
     ),
+    "a jump among delays": (
+        lambda: solve(delays=[Jump([1.0], add=1.0)]),
+        TypeError,
+        ["Jump", "jumps=[...]"],
+    ),
+    "a delay among jumps": (
+        lambda: solve(jumps=[Hold(1.0)]),
+        TypeError,
+        ["Hold", "delays=[...]"],
+    ),
     "jumps of numbers": (lambda: solve(jumps=[1.0]), TypeError, ["[1.0]", "list of lagrax.Jump"]),
     "amounts of another shape": (
         lambda: solve(jumps=[Jump([0.5, 1.5], add=ONES)]),

@@ -62,10 +62,23 @@ def differentiate_on_tape(solve: Callable, parts: Parts, sources: PyTree) -> PyT
         moving, arrays, before, tape, states = kept
         sources = eqx.combine(moving, arrays, rest)
         kept = before, tape, states
-        return _pull_back(parts, sources, kept, *cotangents[:4]), None
+        bar = _pull_back(parts, sources, kept, *cotangents[:4])
+        if sources[2].method.steps is None:
+            bar = explain_second_reverse(bar)
+        return bar, None
 
     run.defvjp(run_forward, run_backward)
     return run(moving, arrays)
+
+
+def explain_second_reverse(cotangent: PyTree) -> PyTree:
+    """Raises an error if the cotangent of a backward pass with a loop is pulled back once more."""
+    message = (
+        "This solve cannot be differentiated in reverse mode twice, since its backward pass has a "
+        "loop over adaptive steps. Use gradient=lagrax.Direct(), or forward mode over reverse mode "
+        "as in jax.hessian."
+    )
+    return eqxi.nondifferentiable_backward(cotangent, msg=message)
 
 
 class _Cotangents(NamedTuple):

@@ -24,6 +24,7 @@ from .arguments import (
 # A NumPy array if every time is known before tracing, otherwise a JAX array.
 AnyArray = Any
 RealScalar = float | int | Real[ArrayLike, ""]
+ReadKind = Literal["states", "slopes", "components"]
 
 # Every delay is an entry of the history. A solve with this many compiles in ten seconds, and the
 # time grows as the square of their number.
@@ -111,7 +112,7 @@ class Hold(eqx.Module):
                 "look back. For the state at t - tau use Lag(tau)."
             )
         check_whole("Hold", "lag", lag, 0)
-        self.tau = None if tau is None else _checked_period(tau, "Hold")
+        self.tau = None if tau is None else check_period(tau, "Hold")
         self.times = None if times is None else check_instants(times, "Hold", "times")
         self.lag = int(lag)
         self.before_jumps = bool(before_jumps)
@@ -131,7 +132,7 @@ class LagEntry(eqx.Module):
     - `needs_state`: whether `complete` uses the state.
     """
 
-    reads: ClassVar[Literal["states", "slopes", "components"]] = "states"
+    reads: ClassVar[ReadKind] = "states"
     smooths: ClassVar[bool] = True
     needs_state: ClassVar[bool] = False
 
@@ -144,6 +145,16 @@ class LagEntry(eqx.Module):
     def components(self) -> Any:
         """The components that belong to the lags, if the entry reads components."""
         raise NotImplementedError
+
+    @property
+    def kinks(self) -> Any:
+        """The lags after which kinks of the solution come back."""
+        return self.taus
+
+    def bind(self, t: Array, y: PyTree[Array], args: PyTree) -> "LagEntry":
+        """The entry for one solve, in which arrays of its functions are leaves. It checks them."""
+        del t, y, args
+        return self
 
     def assemble(self, values: PyTree[Array]) -> PyTree[Array]:
         """The entry, given the values read. It is called for all stages of a step at once."""
@@ -165,16 +176,21 @@ class Lag(LagEntry):
     need a past before `t0`: give `y0` as a function of time, or as a value for a constant past.
 
     The order is limited by that of the dense output: about 4 with Tsit5 and 6 with Dopri8.
+
+    **Arguments:**
+
+    - `tau`: the lag. An array is differentiable. `Learn(...)` is found from data. For a row of lags
+      the field gets the states stacked in front, which compiles faster than an entry for each.
     """
 
-    tau: RealScalar | Learn
+    tau: RealScalar | Real[ArrayLike, " lags"] | Learn
 
-    def __init__(self, tau: RealScalar | Learn):
-        self.tau = _checked_period(tau, "Lag")
+    def __init__(self, tau: RealScalar | Real[ArrayLike, " lags"] | Learn):
+        self.tau = check_period(tau, "Lag", several=True)
 
     @property
     def taus(self) -> Any:
-        """The lag."""
+        """The lag, or a row of lags."""
         return self.tau
 
 
@@ -262,6 +278,11 @@ def with_periods(delays: Sequence[Delay], periods: Sequence[RealScalar]) -> list
     return [one(delay) for delay in delays]
 
 
+def has_one_period(delay: Any) -> bool:
+    """Whether a delay is a `Hold`, or a `Lag` of a single number that may be learned."""
+    return isinstance(delay, Hold) or (isinstance(delay, Lag) and np.ndim(delay.tau) == 0)  # pyright: ignore[reportArgumentType]
+
+
 def list_periods(delays: Sequence[Entry]) -> list[Any]:
     """Lists the periods and the lags of delays, as numbers or arrays of any shape."""
     periods = []
@@ -273,21 +294,51 @@ def list_periods(delays: Sequence[Entry]) -> list[Any]:
     return periods
 
 
-def _checked_period(tau: Any, name: str) -> RealScalar | Learn:
+def check_period(tau: Any, who: str, name: str = "tau", several: bool = False) -> Any:
+    """Checks a positive number, or a row of them if there may be `several`.
+
+    It may be traced, or a `Learn`.
+    """
     if isinstance(tau, Learn):
         return tau
+    if several and not isinstance(tau, str) and np.ndim(tau) == 1:
+        return _check_row_of_periods(tau, who, name)
     if isinstance(tau, (bool, str, complex)) or np.ndim(tau) != 0:
+        one = "one positive number, or a row of them" if several else "one positive number"
         raise ValueError(
-            f"{name} got tau={tau!r}; expected one positive number. "
-            f"For several delays pass several: delays=[{name}(1.0), {name}(2.0)]."
+            f"{who} got {name}={tau!r:.200}; expected {one}. "
+            f"For several delays pass several: delays=[{who}(...), {who}(...)]."
         )
     if not is_traced(tau) and not (is_number(tau) and float(tau) > 0):
         raise ValueError(
-            f"{name} got tau={tau!r}; expected a positive, finite number. "
+            f"{who} got {name}={tau!r}; expected a positive, finite number. "
             "An equation without delays takes delays=()."
         )
     # JAX compiles an integer into the program, so that another one compiles it again.
     return float(tau) if is_whole(tau) else tau
+
+
+def _check_row_of_periods(taus: Any, who: str, name: str) -> Any:
+    if any(map(is_traced, taus if isinstance(taus, (list, tuple)) else [taus])):
+        return jnp.stack(taus) if isinstance(taus, (list, tuple)) else taus
+    row = real_array(taus)
+    if row is None or not row.size:
+        raise ValueError(f"{who} got {name}={taus!r:.60}; expected at least one positive number.")
+    check_positive(row, who, name)
+    return taus if isinstance(taus, jax.Array) else row
+
+
+def check_positive(taus: Any, who: str, name: str, hint: str = "") -> None:
+    """Checks that all numbers of a known array are positive and finite."""
+    if is_traced(taus):
+        return
+    wrong = np.argwhere(~((np.asarray(taus) > 0) & (np.asarray(taus) < np.inf)))
+    if len(wrong):
+        place = ", ".join(map(str, wrong[0]))
+        raise ValueError(
+            f"{who} got {name}[{place}]={np.asarray(taus)[tuple(wrong[0])]}; expected positive, "
+            f"finite numbers, and {len(wrong)} of {np.size(taus)} are not. {hint}".rstrip()
+        )
 
 
 def check_instants(given: Any, who: str, name: str, filled_up: bool = False) -> Any:

@@ -26,8 +26,10 @@ from .jumps import Jump
 MOST_VARIABLES = 100
 # These rows move by one at every breakpoint. This many moves take minutes.
 MOST_MOVES = 10**11
-# Kinks are followed to at most so many sums of lags. Each is a breakpoint for every kink.
+# Kinks are followed to at most so many sums of lags. Each is a breakpoint for every kink. Those of
+# traced lags are there even if they lie beyond the end.
 MOST_SUMS = 1000
+MOST_TRACED_SUMS = 100
 
 
 class Grid(eqx.Module):
@@ -114,7 +116,7 @@ def make_grid(
     (ages, past_times, from_past), samples, events = found
     num_knots = 1 + max([int(np.max(a)) if not is_traced(a) else num for a in ages], default=0)
     _check_num_knots(given, num_knots, num)
-    taus = _find_taus(delays, xp)
+    taus = _join_lags([d.taus for d in delays if isinstance(d, _LagTimes)], xp)
     dense = _count_dense_intervals(taus, _is_single_lag(delays, others), starts, t1, slack, xp)
     return Grid(
         starts=starts.astype(dtype),
@@ -144,13 +146,14 @@ class _LagTimes(eqx.Module):
     """The times of a `LagEntry`, which are all that breakpoints depend on."""
 
     taus: Any
+    kinks: Any
     smooths: bool = eqx.field(static=True)
 
 
 def _keep_times(delay: Entry) -> Any:
     """A delay without samples, kernels and the like, which may be traced if the times are not."""
     if isinstance(delay, LagEntry):
-        return _LagTimes(delay.taus, delay.smooths)
+        return _LagTimes(delay.taus, delay.kinks, delay.smooths)
     return eqx.tree_at(lambda d: d.us, delay, None) if isinstance(delay, Input) else delay
 
 
@@ -187,7 +190,7 @@ def _enough_intervals(delays: Sequence[Entry], t0, t1) -> int | None:
     periods = list_periods(delays)
     if not periods or is_traced(t0, t1, *periods):
         return None
-    shortest = min(float(np.min(tau)) for tau in periods)
+    shortest = min(float(np.min(np.asarray(tau, float))) for tau in periods)
     return math.ceil((float(t1) - float(t0)) / shortest) + 2
 
 
@@ -226,7 +229,6 @@ def _candidates(
     """
     found: list[Any] = []
     places: dict[int, int] = {}
-    lags = _find_taus(delays, xp)
     holds = [d for d in delays if isinstance(d, Hold)]
 
     def add_holds(before_jumps: bool) -> None:
@@ -250,11 +252,13 @@ def _candidates(
     sources = _Sources([places[i] for i in range(len(holds))], inputs, jumps)
     if others.jump_ts is not None:
         found.append(xp.asarray(others.jump_ts))
-    if not lags.size:
+    of_lags = [d for d in delays if isinstance(d, _LagTimes)]
+    if not of_lags:
         return found, sources
+    lags = _join_lags([d.kinks for d in of_lags], xp)
     # No interval may be longer than the shortest lag, so that lags only read known states.
-    shortest = xp.min(lags)
-    levels = _count_levels(delays, lags, levels, t0, t1, intervals, xp)
+    shortest = xp.min(_join_lags([d.taus for d in of_lags], xp))
+    levels = _count_levels(of_lags, lags, levels, t0, t1, intervals, xp)
     only_lag = _is_single_lag(delays, others)
     if xp is np and not only_lag:
         kinks = np.concatenate([[t0], *found])
@@ -269,22 +273,24 @@ def _candidates(
     return [*found, *kinks, multiples[levels:]], sources
 
 
-def _find_taus(delays: Sequence[Any], xp) -> Any:
+def _join_lags(lags: list[Any], xp) -> Any:
     """All lags in one row, each once if they are known."""
-    taus = [xp.ravel(xp.asarray(d.taus)) for d in delays if isinstance(d, _LagTimes)]
-    taus = xp.concatenate([np.zeros(0), *taus])
+    row = xp.concatenate([np.zeros(0), *(xp.ravel(xp.asarray(x)) for x in lags)])
     if xp is jnp:
-        return taus
-    _, first = np.unique(taus, return_index=True)
-    return taus[np.sort(first)]
+        return row
+    _, first = np.unique(row, return_index=True)
+    return row[np.sort(first)]
 
 
-def _count_levels(delays: Sequence[Any], lags, levels: int, t0, t1, intervals, xp) -> int:
+def _count_levels(delays: "list[_LagTimes]", lags, levels: int, t0, t1, intervals, xp) -> int:
     """The number of lags through which a kink is followed."""
-    if not all(d.smooths for d in delays if isinstance(d, _LagTimes)):
+    if not lags.size:
+        return 0
+    if not all(d.smooths for d in delays):
         levels = _count(xp.min(lags), t0, t1, intervals, xp)
     # There are binomial(k + n, n) - 1 sums of up to n of k lags.
-    while levels and math.comb(lags.size + levels, levels) - 1 > max(MOST_SUMS, levels):
+    most = max(MOST_SUMS if xp is np else MOST_TRACED_SUMS, levels)
+    while levels and math.comb(lags.size + levels, levels) - 1 > most:
         levels -= 1
     return levels
 

@@ -64,8 +64,8 @@ def solve(
     - `y0`: the state at t0, any pytree of floating point or complex arrays. A value means that the
       past was constant. A function of time gives the past for t <= t0.
     - `args`: passed to the field.
-    - `delays`: the entries of `history`, in this order: `Hold`, `holds(...)`, `Lag`, `Input`.
-      Without any, the equation is an ordinary one.
+    - `delays`: the entries of `history`, in this order: `Hold`, `holds(...)`, `Lag`, `LagMatrix`,
+      `Slope`, `Distributed`, `Input`. Without any, the equation is an ordinary one.
     - `jumps`: instants at which the state changes, as a list of `Jump`.
     - `solver`: any ODE solver of diffrax. With a `Lag`, the order is limited by that of its
       dense output: about 4 with Tsit5 and 6 with Dopri8.
@@ -150,6 +150,8 @@ class _GridRow(NamedTuple):
 def _solve(problem: Problem) -> Solution:
     grid, t0 = problem.grid, problem.grid.starts[0]
     initial = make_past(problem.past, problem.y0, t0)
+    bind = lambda d: d.bind(t0, problem.y0, problem.args) if isinstance(d, LagEntry) else d
+    problem = problem._replace(delays=[bind(d) for d in problem.delays])
     fields = make_fields(
         problem.fields, t0, problem.y0, problem.args, problem.delays, grid.num_intervals
     )

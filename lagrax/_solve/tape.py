@@ -13,6 +13,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PyTree, Real, Shaped
 
+from .breakpoints import Breakpoints
+
 State = PyTree[Shaped[Array, "..."]]
 
 
@@ -46,6 +48,7 @@ class Tape(eqx.Module):
     - `coefficients`: those of each step's polynomial in the fraction of the step, lowest first.
     - `first`: the number of the first step of each interval, and of the step after the last one.
     - `knots`: the ends of the intervals, beginning with t0.
+    - `breakpoints`: those that lags pass, if any lag is a function.
     """
 
     # Any, since a while loop that writes them replaces the arrays by its buffers.
@@ -53,6 +56,7 @@ class Tape(eqx.Module):
     coefficients: PyTree[Shaped[Array, "steps powers ..."] | Any]
     first: Int[Array, " knots"]
     knots: Float[Array, " knots"]
+    breakpoints: Breakpoints | None = None
 
     def locate(
         self, t: Real[Array, "..."], right: Bool[Array, "..."] | bool = False, tau: Any = 0.0
@@ -151,7 +155,8 @@ class Recording(eqx.Module):
 
     def buffers(self) -> PyTree:
         """The arrays that are written one row at a time."""
-        return self.tape.ts, self.tape.coefficients, self.states
+        points = self.tape.breakpoints
+        return self.tape.ts, self.tape.coefficients, self.states, points and points.buffers()
 
     def read(self) -> Tape:
         """The tape, also within an `equinox.internal.while_loop`, where its arrays are buffers."""
@@ -168,6 +173,11 @@ class Recording(eqx.Module):
             jax.tree.map(put, coefficients, self.tape.coefficients),
             None if self.states is None else jax.tree.map(put, state, self.states),
         )
+
+    def put_breakpoints(self, breakpoints: Breakpoints | None) -> "Recording":
+        """The recording with other breakpoints."""
+        tape = dataclasses.replace(self.tape, breakpoints=breakpoints)
+        return Recording(tape, self.states)
 
     def put_all(self, number: Any, coefficients: PyTree, states: PyTree) -> "Recording":
         """The recording with several more steps, whose ends are on the tape already."""

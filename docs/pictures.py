@@ -90,7 +90,7 @@ def _chatter_chart() -> analysis.StabilityChart:
 # The files that a solve passes through: their place, and what happens there. And their imports.
 FLOW = {
     "solve.py": (0, 0, "solve(): the loop over\nthe intervals"),
-    "checks.py": (-1, 0, "checks the arguments,\nmakes the Problem"),
+    "problem.py": (-1, 0, "checks the arguments,\nmakes the Problem"),
     "grid.py": (-1, 2, "delays → breakpoints,\nwhere holds are sampled"),
     "method.py": (-1, 1, "how all intervals\nare stepped through"),
     "solution.py": (1, -1, "Solution, result codes\nwith their remedies"),
@@ -106,8 +106,8 @@ FLOW = {
     "tape.py": (2, 0.5, "the dense output of\nthe whole solve"),
 }
 ASKS = [
-    ("solve.py", "checks.py"),
-    ("checks.py", "method.py"),
+    ("solve.py", "problem.py"),
+    ("problem.py", "method.py"),
     ("method.py", "grid.py"),
     ("solve.py", "gradients.py"),
     ("solve.py", "saving.py"),

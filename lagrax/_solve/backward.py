@@ -19,7 +19,7 @@ from jaxtyping import Array, PyTree
 from .delays import Hold
 from .interval import Interval
 from .steps import ExplicitRungeKutta, find_nodes, read_lags
-from .tape import State, Tape, add_piece, find_span, make_coefficients, move_times
+from .tape import State, Tape, find_span, make_coefficients, move_times
 
 
 class Parts(NamedTuple):
@@ -177,7 +177,7 @@ def _pull_back_interval(
             new = jax.tree.map(lambda x: jnp.where(active, x, 0), new)
             keep = lambda new, old: jax.tree.map(lambda n, o: jnp.where(active, n, o), new, old)
             new = new[0], keep(new[1], y_bar), keep(new[2], state_bar), new[3]
-        tape_bar = replay.add(tape_bar, where, new[3])
+        tape_bar = replay.add(interval, tape_bar, where, new[3])
         return new[1], new[2], tape_bar, _add(of_interval, new[0])
 
     most = eqxi.unvmap_max(count) if method.steps is None else method.steps
@@ -249,7 +249,7 @@ def _pull_begin(replay: "_Replay", interval: Interval, y: State, carry: tuple) -
     _, pull = eqx.filter_vjp(partial(replay.begin, first), interval, y, reads)
     new = jax.tree.map(choose, pull(jax.tree.map(choose, state_bar)))
     state_bar = jax.tree.map(lambda x: jnp.where(begun, 0, x), state_bar)
-    tape_bar = replay.add(tape_bar, where, new[2])
+    tape_bar = replay.add(interval, tape_bar, where, new[2])
     return _add(y_bar, new[1]), state_bar, tape_bar, _add(of_interval, new[0])
 
 
@@ -279,12 +279,13 @@ class _Replay(NamedTuple):
             t, h = self._span(interval, j)
             nodes = find_nodes(interval, self.method.stepper, t, h)
             where = jax.vmap(lags.locate)(*nodes)
-        return self.tape.take(where), where
+        return lags.take(where), where
 
-    def add(self, tape_bar: Tape, where: Any, reads_bar: PyTree) -> Tape:
+    def add(self, interval: Interval, tape_bar: Tape, where: Any, reads_bar: PyTree) -> Tape:
         """Adds the cotangent of what was read to the tape of cotangents."""
         if where is not None:
-            return add_piece(tape_bar, where, reads_bar)
+            assert interval.lags is not None
+            return interval.lags.add(tape_bar, where, reads_bar)
         if not jax.tree.leaves(reads_bar):
             return tape_bar
         ts, coefficients = _add((tape_bar.ts, tape_bar.coefficients), reads_bar)

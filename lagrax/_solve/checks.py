@@ -1,4 +1,4 @@
-"""Checks of the arguments of `solve`, made once and in one place.
+"""Checks of the equation, its span and the outputs, for `solve`.
 
 Every message says what was got, what was expected, and what to do.
 """
@@ -7,182 +7,36 @@ import difflib
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import diffrax
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optimistix as optx
 from jaxtyping import PyTree
 
-from .arguments import (
-    MOST_COUNT,
-    format_value,
-    is_number,
-    is_real,
-    is_traced,
-    is_whole,
-    real_array,
-)
+from .arguments import format_value, is_number, is_real, is_traced, is_whole, real_array
 from .delays import (
     MOST_DELAYS,
     TOO_MANY,
     Entry,
     Hold,
     Input,
-    Lag,
+    LagEntry,
     Learn,
     RealScalar,
     describe,
+    list_periods,
 )
 from .field import takes_history
-from .gradients import Adjoint, Checkpointed, Direct, Gradient
-from .grid import Grid, make_grid
-from .jumps import Jump, check_jumps
-from .method import Method, make_method
-from .saving import SaveTimes, find_save_times, list_subs
+from .jumps import Jump
+from .saving import list_subs
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 # With more intervals the list of breakpoints alone is too long for most memories.
 MOST_INTERVALS = 10**8
-# Equal steps in one interval. More take minutes, and their rounding errors outweigh the gain.
-MOST_STEPS = 10**8
-
-
-class Problem(NamedTuple):
-    """A checked equation and how to solve it.
-
-    - `fields`: one field for all intervals if `is_shared`, otherwise one for each.
-    - `y0`, `past`: the state at t0, and the past as a function of time or None if it is constant.
-    - `traced_ends`: those of t0 and t1 that are traced; the gradient of a failure reaches them.
-    """
-
-    fields: list[Callable]
-    is_shared: bool
-    args: PyTree
-    y0: PyTree
-    past: Callable | None
-    delays: list[Entry]
-    jumps: list[Jump]
-    grid: Grid
-    method: Method
-    gradient: Gradient
-    saveat: diffrax.SaveAt
-    save_times: SaveTimes
-    meter: diffrax.AbstractProgressMeter
-    traced_ends: list[Any]
-
-
-def check_problem(
-    field: Any,
-    t0: Any,
-    t1: Any,
-    y0: Any,
-    args: PyTree,
-    *,
-    delays: Any,
-    jumps: Any,
-    solver: Any,
-    stepsize_controller: Any,
-    steps: Any,
-    dt0: Any,
-    intervals: Any,
-    saveat: Any,
-    gradient: Any,
-    max_steps: Any,
-    progress_meter: Any,
-) -> Problem:
-    """Checks the arguments of `solve`, and finds the breakpoints and the method."""
-    check_delays(delays)
-    delays = list(delays)
-    fields = _check_fields(field, delays)
-    is_shared = not isinstance(field, (list, tuple))
-    _check_span(t0, t1)
-    _check_number_of_periods(delays, t0, t1)
-    check_solver(solver)
-    _check_progress_meter(progress_meter)
-    _check_steps(steps, max_steps, stepsize_controller, dt0)
-    controller, step_ts, jump_ts = _take_times(stepsize_controller)
-    controller = _check_controller(solver, controller, dt0) if steps is None else None
-    y0, past, dtype = _check_state(y0, t0)
-    jumps = check_jumps(jumps, y0)
-    if jumps and past is None:
-        # A jump at t0 does not change the past.
-        past = eqx.Partial(lambda y0, t: y0, y0)
-    solver = _set_tolerances(solver, controller, dtype)
-    _check_saveat(saveat, t0, t1, dtype)
-    gradient = _check_gradient(gradient, delays, solver, controller, saveat, dtype)
-    _check_resolution(delays, jumps, t0, t1, dtype)
-    if is_shared or intervals is not None:
-        _check_intervals(intervals, delays, t0, t1)
-    else:
-        intervals = len(fields)
-    order = int(solver.order(diffrax.ODETerm(lambda t, y, args: y)) or 1)
-    grid = make_grid(
-        *(delays, t0, t1),
-        intervals=intervals,
-        # A jump of the state is a kink one lag later, so it is followed through one lag more.
-        levels=order + bool(jumps),
-        dtype=dtype,
-        jump_ts=jump_ts,
-        jumps=jumps,
-    )
-    if not is_shared:
-        _check_number_of_fields(fields, grid.num_intervals, delays, t0, t1)
-    if jump_ts is None and not jumps:
-        _check_enough_intervals(intervals, grid.num_intervals, delays)
-    args, dt0, delays = _as_dynamic((args, dt0, delays))
-    delays, jumps = _as_arrays((delays, jumps))
-    method = make_method(
-        solver,
-        controller,
-        steps=steps,
-        dt0=dt0,
-        step_ts=step_ts,
-        max_steps=max_steps,
-        delays=delays,
-        has_jumps=bool(jumps),
-        has_past=past is not None,
-        is_shared=is_shared,
-        grid=grid,
-        saveat=saveat,
-    )
-    return Problem(
-        fields=fields,
-        is_shared=is_shared,
-        args=args,
-        y0=y0,
-        past=past,
-        delays=delays,
-        jumps=jumps,
-        grid=_as_arrays(grid),
-        method=method,
-        gradient=gradient,
-        saveat=saveat,
-        save_times=_as_arrays(find_save_times(saveat, grid, dtype)),
-        meter=progress_meter,
-        traced_ends=[t for t in (t0, t1) if is_traced(t)],
-    )
-
-
-def _as_arrays(tree: PyTree) -> PyTree:
-    """Converts NumPy arrays, so that they are arguments of the compiled program."""
-    return jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, tree)
-
-
-def _as_dynamic(tree: PyTree) -> PyTree:
-    """Converts Python's floats, so that another value of a parameter needs no compilation."""
-
-    def leaf(x):
-        if isinstance(x, (float, np.floating)):
-            return jnp.asarray(float(x))
-        return jnp.asarray(complex(x)) if isinstance(x, (complex, np.complexfloating)) else x
-
-    return jax.tree.map(leaf, tree)
 
 
 # --- the call -------------------------------------------------------------------------------------
@@ -269,7 +123,7 @@ def _explain_arguments(signature: inspect.Signature, args: tuple, options: dict)
 
 def check_delays(delays: Any) -> None:
     """Checks that `delays` is a list of entries of the history, and none is to be learned."""
-    if isinstance(delays, (Hold, Lag, Input)):
+    if isinstance(delays, (Hold, LagEntry, Input)):
         raise TypeError(f"delays={describe([delays])} is one delay; expected a list: delays=[...].")
     if not isinstance(delays, Sequence) or isinstance(delays, str):
         raise TypeError(
@@ -280,20 +134,20 @@ def check_delays(delays: Any) -> None:
             f"Got {len(delays):,} delays; expected at most {MOST_DELAYS:,}. {TOO_MANY}"
         )
     for delay in delays:
-        if not isinstance(delay, (Hold, Lag, Input)):
+        if not isinstance(delay, (Hold, LagEntry, Input)):
             example = f"{delay.__name__}(1.0)" if isinstance(delay, type) else f"Hold({delay!r})"
             raise TypeError(
                 f"delays holds {delay!r}; expected lagrax.Hold, lagrax.Lag or lagrax.Input, for "
                 f"example {example}."
             )
-        if not isinstance(delay, Input) and isinstance(delay.tau, Learn):
+        if isinstance(getattr(delay, "tau", None), Learn):
             raise TypeError(
                 f"{describe([delay])} has a period to be learned; expected a number. "
                 "lagrax.Identifier(delays=[...]).fit(ts, ys) finds it."
             )
 
 
-def _check_fields(field: Any, delays: Sequence[Entry]) -> list[Callable]:
+def check_fields(field: Any, delays: Sequence[Entry]) -> list[Callable]:
     fields = list(field) if isinstance(field, (list, tuple)) else [field]
     for f in fields:
         if not callable(f):
@@ -313,7 +167,7 @@ def _check_fields(field: Any, delays: Sequence[Entry]) -> list[Callable]:
     return fields
 
 
-def _check_number_of_fields(fields: list, num: int, delays: Sequence[Entry], t0, t1) -> None:
+def check_number_of_fields(fields: list, num: int, delays: Sequence[Entry], t0, t1) -> None:
     if len(fields) != num:
         raise ValueError(
             f"Got {len(fields)} fields for {num} intervals (delays {describe(delays)} from t = "
@@ -322,7 +176,7 @@ def _check_number_of_fields(fields: list, num: int, delays: Sequence[Entry], t0,
         )
 
 
-def _check_state(y0: Any, t0: RealScalar) -> tuple[PyTree, Callable | None, Any]:
+def check_state(y0: Any, t0: RealScalar) -> tuple[PyTree, Callable | None, Any]:
     """Returns the state at t0, the past or None if it is constant, and the dtype of time."""
     past = y0 if callable(y0) else None
     try:
@@ -354,7 +208,7 @@ def _check_state(y0: Any, t0: RealScalar) -> tuple[PyTree, Callable | None, Any]
     return jax.tree.map(lambda x: x.astype(jnp.result_type(x.dtype, real)), y), past, real
 
 
-def _check_span(t0: Any, t1: Any) -> None:
+def check_span(t0: Any, t1: Any) -> None:
     for name, t in (("t0", t0), ("t1", t1)):
         if not is_traced(t) and not is_number(t):
             raise ValueError(
@@ -368,19 +222,20 @@ def _check_span(t0: Any, t1: Any) -> None:
         )
 
 
-def _check_number_of_periods(delays: Sequence[Entry], t0: Any, t1: Any) -> None:
+def check_number_of_periods(delays: Sequence[Entry], t0: Any, t1: Any) -> None:
     for delay in delays:
-        if isinstance(delay, Input) or delay.tau is None or is_traced(delay.tau, t0, t1):
-            continue
-        many = (float(t1) - float(t0)) / float(delay.tau)  # pyright: ignore[reportArgumentType]
-        if many > MOST_INTERVALS:
-            raise ValueError(
-                f"{describe([delay])} makes {many:.3g} intervals from t0={t0} to t1={t1}; expected "
-                f"at most {MOST_INTERVALS:,}. Give both in the same unit of time."
-            )
+        for tau in list_periods([delay]):
+            if is_traced(tau, t0, t1):
+                continue
+            many = (float(t1) - float(t0)) / float(np.min(tau))
+            if many > MOST_INTERVALS:
+                raise ValueError(
+                    f"{describe([delay])} makes {many:.3g} intervals from t0={t0} to t1={t1}; "
+                    f"expected at most {MOST_INTERVALS:,}. Give both in the same unit of time."
+                )
 
 
-def _check_resolution(
+def check_resolution(
     delays: Sequence[Entry], jumps: Sequence[Jump], t0: Any, t1: Any, dtype: Any
 ) -> None:
     """Checks that times so far from zero resolve the periods and the instants."""
@@ -399,10 +254,10 @@ def _check_resolution(
             continue
         if isinstance(delay, Hold) and delay.times is not None and not is_traced(delay.times):
             _check_instants_apart("Hold", np.asarray(delay.times, float), t0, t1, dtype)
-        tau = delay.tau
-        if tau is None or isinstance(tau, Learn) or is_traced(tau):
+        periods = list_periods([delay])
+        if any(isinstance(tau, Learn) or is_traced(tau) for tau in periods):
             continue
-        if np.asarray(tau, float) < 16 * apart:
+        if any(np.min(np.asarray(tau, float)) < 16 * apart for tau in periods):
             raise ValueError(
                 f"{describe([delay])} is too short for {jnp.dtype(dtype).name} between t = {t0} "
                 f"and {t1}, where times are up to {apart:.1g} apart. Use float64 "
@@ -425,7 +280,7 @@ def _check_instants_apart(who: str, times: np.ndarray, t0: Any, t1: Any, dtype: 
         )
 
 
-def _check_intervals(intervals: Any, delays: Sequence[Entry], t0: Any, t1: Any) -> None:
+def check_intervals(intervals: Any, delays: Sequence[Entry], t0: Any, t1: Any) -> None:
     if intervals is not None and not is_whole(intervals):
         raise TypeError(f"intervals={intervals!r}; expected a whole number.")
     if intervals is not None and intervals < 1:
@@ -435,7 +290,7 @@ def _check_intervals(intervals: Any, delays: Sequence[Entry], t0: Any, t1: Any) 
             f"intervals={format_value(intervals)}; expected at most {MOST_INTERVALS:,}. Give times "
             "and delays in the same unit."
         )
-    periods = [d.tau for d in delays if not isinstance(d, Input) and d.tau is not None]
+    periods = list_periods(delays)
     if intervals is None and periods and is_traced(t0, t1, *periods):
         cause = "A delay" if is_traced(*periods) else "t0 or t1"
         raise ValueError(
@@ -446,7 +301,7 @@ def _check_intervals(intervals: Any, delays: Sequence[Entry], t0: Any, t1: Any) 
         )
 
 
-def _check_enough_intervals(intervals: int | None, num: int, delays: Sequence[Entry]) -> None:
+def check_enough_intervals(intervals: int | None, num: int, delays: Sequence[Entry]) -> None:
     if intervals is not None and num > intervals and len(delays) == 1:
         raise ValueError(
             f"intervals={intervals}, but {describe(delays)} needs {num} to reach t1. Raise it, or "
@@ -454,19 +309,10 @@ def _check_enough_intervals(intervals: int | None, num: int, delays: Sequence[En
         )
 
 
-def check_solver(solver: Any) -> None:
-    if not isinstance(solver, diffrax.AbstractSolver):
-        hint = f"{solver.__name__}()" if isinstance(solver, type) else "diffrax.Tsit5()"
-        raise TypeError(f"solver={solver!r}; expected a solver of diffrax, such as {hint}.")
-    structure = solver.term_structure
-    if not (isinstance(structure, type) and issubclass(structure, diffrax.AbstractTerm)):
-        raise ValueError(
-            f"{type(solver).__name__} is for equations of several parts or with noise; expected a "
-            "solver for dy/dt = f, such as diffrax.Tsit5()."
-        )
+# --- outputs --------------------------------------------------------------------------------------
 
 
-def _check_progress_meter(meter: Any) -> None:
+def check_progress_meter(meter: Any) -> None:
     if not isinstance(meter, diffrax.AbstractProgressMeter):
         raise TypeError(
             f"progress_meter={meter!r}; expected one of diffrax's, such as "
@@ -474,196 +320,7 @@ def _check_progress_meter(meter: Any) -> None:
         )
 
 
-def _check_steps(steps: Any, max_steps: Any, controller: Any, dt0: Any) -> None:
-    if not is_whole(max_steps) or max_steps < 1:
-        raise ValueError(
-            f"max_steps={max_steps!r}; expected a whole number, at least 1. Memory is set "
-            "aside for this many steps."
-        )
-    if max_steps > MOST_COUNT:
-        raise ValueError(
-            f"max_steps={format_value(max_steps)}; expected at most {MOST_COUNT:,}: steps are "
-            "counted in 32 bits."
-        )
-    if dt0 is not None and not is_traced(dt0) and not (is_number(dt0) and dt0 > 0):
-        raise ValueError(
-            f"dt0={dt0!r}; expected one positive number, the length of the first step. Leave it "
-            "out to have it found."
-        )
-    if steps is None:
-        return
-    if not is_whole(steps) or steps < 1:
-        raise ValueError(
-            f"steps={steps!r}; expected a whole number of equal steps an interval, at least 1. For "
-            "adaptive steps leave it out."
-        )
-    if steps > MOST_STEPS:
-        raise ValueError(
-            f"steps={format_value(steps)}; expected at most {MOST_STEPS:,} in each interval. Fewer "
-            "of a solver of higher order do better, such as diffrax.Dopri8()."
-        )
-    given = "stepsize_controller" if controller is not None else "dt0"
-    if controller is not None or dt0 is not None:
-        raise ValueError(
-            f"Got steps={steps} and {given}: equal steps need no control. Leave one of the two out."
-        )
-
-
-def _take_times(controller: Any) -> tuple[Any, Any, Any]:
-    """Takes the times out of a `diffrax.ClipStepSizeController`.
-
-    Returns the controller within, its `step_ts`, at which steps end as they do at breakpoints, and
-    its `jump_ts`, which become breakpoints.
-    """
-    if not isinstance(controller, diffrax.ClipStepSizeController):
-        return controller, None, None
-    if controller.store_rejected_steps is not None:
-        raise ValueError(
-            f"ClipStepSizeController has store_rejected_steps={controller.store_rejected_steps}, "
-            "which is for equations with noise. Leave it out."
-        )
-    inner, step_ts, jump_ts = _take_times(controller.controller)
-    return (
-        inner,
-        _merge_times(step_ts, controller.step_ts),
-        _merge_times(jump_ts, controller.jump_ts),
-    )
-
-
-def _merge_times(first: Any, second: Any) -> Any:
-    if first is None or second is None:
-        return second if first is None else first
-    xp = jnp if is_traced(first, second) else np
-    return xp.sort(xp.concatenate([first, second]))
-
-
-def _check_controller(
-    solver: diffrax.AbstractSolver, controller: Any, dt0: Any
-) -> diffrax.AbstractStepSizeController:
-    if controller is None:
-        controller = diffrax.PIDController(rtol=1e-5, atol=1e-7)
-    if not isinstance(controller, diffrax.AbstractStepSizeController):
-        raise TypeError(
-            f"stepsize_controller={controller!r}; expected one of diffrax's, such as "
-            "diffrax.PIDController(rtol=1e-5, atol=1e-7)."
-        )
-    _check_numbers_of(controller)
-    if isinstance(controller, diffrax.StepTo):
-        raise ValueError(
-            "StepTo counts its steps and would lose count where a knot adds one. Use "
-            "diffrax.ClipStepSizeController(..., step_ts=...), or steps=K equal steps an interval."
-        )
-    if isinstance(controller, diffrax.ConstantStepSize):
-        if dt0 is None:
-            raise ValueError(
-                "ConstantStepSize needs the length of its steps: give dt0=..., or steps=K equal "
-                "steps an interval."
-            )
-        return controller
-    if not isinstance(solver, diffrax.AbstractAdaptiveSolver):
-        raise ValueError(
-            f"{type(solver).__name__} has no error estimate, so its steps cannot be adapted. Give "
-            "steps=K equal steps an interval, or use a solver such as diffrax.Tsit5()."
-        )
-    return controller.wrap(direction=1)
-
-
-# diffrax checks these within the compiled program, if at all.
-_NOT_NEGATIVE = ("rtol", "atol", "dtmin", "dtmax", "safety", "factormin", "factormax")
-_NUMBERS = (*_NOT_NEGATIVE, "pcoeff", "icoeff", "dcoeff", "step_ts", "jump_ts")
-
-
-def _check_numbers_of(controller: Any) -> None:
-    inner = getattr(controller, "controller", None)
-    if isinstance(inner, diffrax.AbstractStepSizeController):
-        _check_numbers_of(inner)
-    for name in _NUMBERS:
-        for value in jax.tree.leaves(getattr(controller, name, None)):
-            if is_traced(value) and is_real(value):
-                continue
-            numbers = None if is_traced(value) else real_array(value)
-            negative = name in _NOT_NEGATIVE and numbers is not None and np.any(numbers < 0)
-            if numbers is None or negative or np.any(np.isnan(numbers)):
-                kind = "positive numbers" if name in _NOT_NEGATIVE else "numbers"
-                raise ValueError(
-                    f"{type(controller).__name__} got {name}={value!r:.60}; expected {kind}, such "
-                    "as diffrax.PIDController(rtol=1e-5, atol=1e-7)."
-                )
-
-
-def _set_tolerances(solver: diffrax.AbstractSolver, controller: Any, dtype: Any):
-    """Gives the root finder of an implicit solver the tolerances of the step size control.
-
-    `diffrax.diffeqsolve` does the same. diffrax's root finder gives up after two iterations, and
-    equal steps cannot be shortened then, so they get a root finder that iterates on.
-    """
-    if not isinstance(solver, diffrax.AbstractImplicitSolver):
-        return solver
-    if isinstance(solver, diffrax.HalfSolver):
-        inner = _set_tolerances(solver.solver, controller, dtype)
-        return eqx.tree_at(lambda s: s.solver, solver, inner)
-    finder = solver.root_finder
-    names = [
-        name
-        for name in ("rtol", "atol", "norm")
-        if isinstance(getattr(finder, name, None), _TOLERANCE_OF_STEPS)
-    ]
-    if not names:
-        return solver
-    if not hasattr(controller, "rtol"):
-        tight = 1e-9 if dtype == jnp.float64 else 1e-5
-        return eqx.tree_at(lambda s: s.root_finder, solver, optx.Chord(rtol=tight, atol=tight))
-    return eqx.tree_at(
-        lambda s: [getattr(s.root_finder, n) for n in names],
-        solver,
-        [getattr(controller, n) for n in names],
-    )
-
-
-# The type of diffrax's placeholder for tolerances, which diffrax does not export.
-_TOLERANCE_OF_STEPS = type(diffrax.with_stepsize_controller_tols(optx.Chord)().rtol)
-
-
-def _check_gradient(
-    gradient: Any, delays: Sequence[Entry], solver: Any, controller: Any, saveat: Any, dtype: Any
-) -> Gradient:
-    """Returns the gradient; an `Adjoint` gets the solver and the control of its backward pass."""
-    if not isinstance(gradient, (Direct, Checkpointed, Adjoint)):
-        hint = f"{gradient.__name__}()" if isinstance(gradient, type) else "lagrax.Checkpointed()"
-        raise TypeError(
-            f"gradient={gradient!r}; expected Direct(), Checkpointed() or Adjoint(), such as "
-            f"{hint}."
-        )
-    if not isinstance(gradient, Adjoint):
-        return gradient
-    if any(isinstance(d, Lag) for d in delays):
-        raise ValueError(
-            f"Adjoint() does not support a Lag (delays {describe(delays)}), since Theorem 2 is "
-            "about held states. Use gradient=Checkpointed(), which is exact."
-        )
-    if saveat.dense or any(sub.steps for sub in list_subs(saveat)):
-        output = "dense output" if saveat.dense else "all steps"
-        raise ValueError(
-            f"saveat asks for {output}, to which Adjoint() has no gradient. Use "
-            "gradient=Checkpointed(), or save at times: SaveAt(ts=...)."
-        )
-    backward = solver if gradient.solver is None else gradient.solver
-    check_solver(backward)
-    if gradient.stepsize_controller is not None:
-        # The times are those of the solve, and the backward pass runs in reversed time.
-        inner, _, _ = _take_times(gradient.stepsize_controller)
-        controller = _check_controller(backward, inner, None)
-    elif isinstance(controller, diffrax.ConstantStepSize):
-        raise ValueError(
-            "Adjoint() cannot go back in steps of dt0. Give it a control of its own, "
-            "Adjoint(stepsize_controller=diffrax.PIDController(...)), or use steps=K equal steps."
-        )
-    elif controller is not None:
-        _check_controller(backward, controller, None)
-    return Adjoint(_set_tolerances(backward, controller, dtype), controller)
-
-
-def _check_saveat(saveat: Any, t0: Any, t1: Any, dtype: Any) -> None:
+def check_saveat(saveat: Any, t0: Any, t1: Any, dtype: Any) -> None:
     if not isinstance(saveat, diffrax.SaveAt):
         raise TypeError(
             f"saveat={saveat!r}; expected diffrax.SaveAt(...), such as diffrax.SaveAt(ts=times)."

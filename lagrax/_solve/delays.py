@@ -1,8 +1,9 @@
 """The entries of `history`: `Hold`, `Lag`, `Input`, and `Learn` for periods found from data."""
 
+import abc
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import equinox as eqx
 import jax
@@ -116,7 +117,45 @@ class Hold(eqx.Module):
         self.before_jumps = bool(before_jumps)
 
 
-class Lag(eqx.Module):
+class LagEntry(eqx.Module):
+    """An entry of the history that is made of the solution at times t - taus.
+
+    A new kind of lag is a subclass. It says at which times it reads, what it reads there, and how
+    the entry is made of that; `LagReader` and the grid do the rest.
+
+    - `taus`: the lags, an array of any shape. The values read have these axes in front.
+    - `reads`: whether these values are states, slopes of the state, or one component of the state
+      each. Component `components[i]` along the first axis of the state belongs to `taus[i]`.
+    - `smooths`: whether a kink becomes one order smoother on its way through the lag. Otherwise
+      kinks are followed without end, and the entry jumps at them.
+    - `needs_state`: whether `complete` uses the state.
+    """
+
+    reads: ClassVar[Literal["states", "slopes", "components"]] = "states"
+    smooths: ClassVar[bool] = True
+    needs_state: ClassVar[bool] = False
+
+    @property
+    @abc.abstractmethod
+    def taus(self) -> Any:
+        """The lags, an array of any shape."""
+
+    @property
+    def components(self) -> Any:
+        """The components that belong to the lags, if the entry reads components."""
+        raise NotImplementedError
+
+    def assemble(self, values: PyTree[Array]) -> PyTree[Array]:
+        """The entry, given the values read. It is called for all stages of a step at once."""
+        return values
+
+    def complete(self, entry: PyTree[Array], y: PyTree[Array]) -> PyTree[Array]:
+        """The entry that the field gets, given the state at time t. It is called in each stage."""
+        del y
+        return entry
+
+
+class Lag(LagEntry):
     """The state a fixed time ago, z(t − τ), as in a delay differential equation.
 
     Choose it if the past moves on continuously with time. If the past enters through samples,
@@ -132,6 +171,11 @@ class Lag(eqx.Module):
 
     def __init__(self, tau: RealScalar | Learn):
         self.tau = _checked_period(tau, "Lag")
+
+    @property
+    def taus(self) -> Any:
+        """The lag."""
+        return self.tau
 
 
 class Input(eqx.Module):
@@ -179,7 +223,7 @@ class Input(eqx.Module):
 
 Delay = Hold | Lag
 # The entries of `history`: the past of the state, and signals from outside.
-Entry = Delay | Input
+Entry = Hold | LagEntry | Input
 
 TOO_MANY = (
     "Every delay is an entry of the history, and a solve with more of them compiles for minutes. "
@@ -216,6 +260,17 @@ def with_periods(delays: Sequence[Delay], periods: Sequence[RealScalar]) -> list
         return Hold(tau, lag=delay.lag, before_jumps=delay.before_jumps)
 
     return [one(delay) for delay in delays]
+
+
+def list_periods(delays: Sequence[Entry]) -> list[Any]:
+    """Lists the periods and the lags of delays, as numbers or arrays of any shape."""
+    periods = []
+    for d in delays:
+        if isinstance(d, LagEntry):
+            periods.append(d.taus)
+        elif isinstance(d, Hold) and d.tau is not None:
+            periods.append(d.tau)
+    return periods
 
 
 def _checked_period(tau: Any, name: str) -> RealScalar | Learn:
@@ -304,14 +359,17 @@ def describe(delays: Sequence[Entry]) -> str:
     def one(d: Entry) -> str:
         if isinstance(d, Input):
             return f"Input({len(d.ts)} samples)"
-        tau = "tau" if is_traced(d.tau) else d.tau
-        if isinstance(tau, Learn):
-            tau = f"Learn({tau.start:g})"
-        elif isinstance(tau, (float, np.ndarray, jax.Array)):
-            tau = repr(float(f"{float(tau):.6g}"))
-        if isinstance(d, Lag):
-            return f"Lag({tau})"
-        lag = f", lag={d.lag}" if d.lag else ""
-        return f"Hold({tau}{lag})" if d.times is None else f"Hold(times=...{lag})"
+        if isinstance(d, LagEntry):
+            return f"{type(d).__name__}({_format_periods(d.taus)})"
+        tau = _format_periods(d.tau) if d.times is None else "times=..."
+        return f"Hold({tau}{f', lag={d.lag}' if d.lag else ''})"
 
     return ", ".join(one(d) for d in delays) or "none"
+
+
+def _format_periods(tau: Any) -> str:
+    if isinstance(tau, Learn):
+        return f"Learn({tau.start:g})"
+    if np.ndim(tau):
+        return f"{' x '.join(map(str, np.shape(tau)))} lags"
+    return "tau" if is_traced(tau) else repr(float(f"{float(tau):.6g}"))

@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from .delays import Entry, Input, Lag, describe
+from .delays import Entry, Input, LagEntry, describe
+from .history import make_example
 from .inputs import example_of_input, read_inputs
 
 
@@ -63,7 +64,7 @@ def make_fields(
     jaxprs = [_trace(f, t, y, args, delays) for f in made]
     used = [_used_inputs(j, [True] * len(j.outvars)) for j in jaxprs]
     has_lines = any(isinstance(d, Input) and d.linear for d in delays)
-    moves = has_lines or any(isinstance(d, Lag) for d in delays)
+    moves = has_lines or any(isinstance(d, LagEntry) for d in delays)
     is_constant = not moves and not any(any(inputs) for inputs in used)
     products = all(_has_products(j) for j in jaxprs)
     breakpoints = bool(delays) or num > 1
@@ -92,7 +93,12 @@ def _prepare_and_evaluate(
 
 
 def _example_history(y: PyTree, delays: Sequence[Entry]) -> tuple:
-    return tuple(example_of_input(d) if isinstance(d, Input) else y for d in delays)
+    def example(delay: Entry) -> PyTree:
+        if isinstance(delay, LagEntry):
+            return make_example(delay, y)
+        return example_of_input(delay) if isinstance(delay, Input) else y
+
+    return tuple(example(d) for d in delays)
 
 
 def make_field(

@@ -18,7 +18,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from .arguments import is_traced
-from .delays import AnyArray, Entry, Hold, Input, Lag, describe
+from .delays import AnyArray, Entry, Hold, Input, LagEntry, describe, list_periods
 from .jumps import Jump
 
 # Up to this many past knots are separate variables of the compiled loop. Its compile time grows
@@ -26,6 +26,8 @@ from .jumps import Jump
 MOST_VARIABLES = 100
 # These rows move by one at every breakpoint. This many moves take minutes.
 MOST_MOVES = 10**11
+# Kinks are followed to at most so many sums of lags. Each is a breakpoint for every kink.
+MOST_SUMS = 1000
 
 
 class Grid(eqx.Module):
@@ -78,10 +80,9 @@ def make_grid(
     Breakpoints are t0, the instants of holds, inputs and jumps, `jump_ts` (times at which the field
     jumps), and the points that kinks reach through lags. More are added until no interval is longer
     than the shortest lag. A kink is followed through `levels` lags, since the solution gains one
-    order of smoothness with each.
+    order of smoothness with each, or through fewer if there are many different lags.
     """
-    # The samples of inputs make no breakpoints, so they may be traced.
-    delays = [eqx.tree_at(lambda d: d.us, d, None) if isinstance(d, Input) else d for d in delays]
+    given, delays = delays, [_keep_times(d) for d in delays]
     jump_times = [jump.times for jump in jumps]
     traced = is_traced(t0, t1, jump_ts, *jump_times, *jax.tree.leaves(delays))
     xp = jnp if traced else np
@@ -91,9 +92,9 @@ def make_grid(
             lambda x: np.asarray(x, float) if np.ndim(x) else float(x), (delays, jump_times)
         )
     if traced and intervals is None:
-        intervals = _enough_intervals(delays, t0, t1)
+        intervals = _enough_intervals(given, t0, t1)
     slack = 8 * float(jnp.finfo(dtype).eps)
-    lags = any(isinstance(d, Lag) for d in delays)
+    lags = any(isinstance(d, _LagTimes) for d in delays)
     others = _Others(jump_ts, jump_times)
     candidates, sources = _candidates(delays, others, t0, t1, intervals, levels, slack, xp)
     points = xp.concatenate([xp.atleast_1d(c) for c in [*candidates, t1]])
@@ -104,7 +105,6 @@ def make_grid(
         points = _merge_close(np.sort(points), t0, t1, slack, lags)
     starts = xp.concatenate([xp.atleast_1d(xp.asarray(t0, points.dtype)), points[:-1]])
     num = points.shape[0]
-    lag_taus = [d.tau for d in delays if isinstance(d, Lag)]
     if traced:
         owner = _find_owners(candidates, order)
         found = _look_up_in_order(delays, others, sources, owner, points, t0, t1, slack)
@@ -112,8 +112,9 @@ def make_grid(
         found = _look_up_by_time(delays, others, starts, t0, t1, slack)
     (ages, past_times, from_past), samples, events = found
     num_knots = 1 + max([int(np.max(a)) if not is_traced(a) else num for a in ages], default=0)
-    _check_num_knots(delays, num_knots, num)
-    dense = _count_dense_intervals(lag_taus, _is_single_lag(delays, others), starts, t1, slack, xp)
+    _check_num_knots(given, num_knots, num)
+    taus = _find_taus(delays, xp)
+    dense = _count_dense_intervals(taus, _is_single_lag(delays, others), starts, t1, slack, xp)
     return Grid(
         starts=starts.astype(dtype),
         lengths=(points - starts).astype(dtype),
@@ -128,6 +129,20 @@ def make_grid(
         num_knots=num_knots,
         num_dense=dense,
     )
+
+
+class _LagTimes(eqx.Module):
+    """The times of a `LagEntry`, which are all that breakpoints depend on."""
+
+    taus: Any
+    smooths: bool = eqx.field(static=True)
+
+
+def _keep_times(delay: Entry) -> Any:
+    """A delay without samples, kernels and the like, which may be traced if the times are not."""
+    if isinstance(delay, LagEntry):
+        return _LagTimes(delay.taus, delay.smooths)
+    return eqx.tree_at(lambda d: d.us, delay, None) if isinstance(delay, Input) else delay
 
 
 def _look_up_in_order(delays, others, sources: "_Sources", owner, points, t0, t1, slack) -> tuple:
@@ -155,15 +170,15 @@ def _check_num_knots(delays: Sequence[Entry], num_knots: int, num: int) -> None:
         )
 
 
-def _enough_intervals(delays, t0, t1) -> int | None:
+def _enough_intervals(delays: Sequence[Entry], t0, t1) -> int | None:
     """A sufficient number of intervals, if the span and all periods are known.
 
     Only instants are traced then, and their number is known.
     """
-    periods = [d.tau for d in delays if not isinstance(d, Input) and d.tau is not None]
+    periods = list_periods(delays)
     if not periods or is_traced(t0, t1, *periods):
         return None
-    shortest = min(float(tau) for tau in periods)
+    shortest = min(float(np.min(tau)) for tau in periods)
     return math.ceil((float(t1) - float(t0)) / shortest) + 2
 
 
@@ -202,7 +217,7 @@ def _candidates(
     """
     found: list[Any] = []
     places: dict[int, int] = {}
-    lags = [d.tau for d in delays if isinstance(d, Lag)]
+    lags = _find_taus(delays, xp)
     holds = [d for d in delays if isinstance(d, Hold)]
 
     def add_holds(before_jumps: bool) -> None:
@@ -226,10 +241,11 @@ def _candidates(
     sources = _Sources([places[i] for i in range(len(holds))], inputs, jumps)
     if others.jump_ts is not None:
         found.append(xp.asarray(others.jump_ts))
-    if not lags:
+    if not lags.size:
         return found, sources
     # No interval may be longer than the shortest lag, so that lags only read known states.
-    shortest = lags[0] if len(lags) == 1 else xp.min(xp.stack([xp.asarray(x) for x in lags]))
+    shortest = xp.min(lags)
+    levels = _count_levels(delays, lags, levels, t0, t1, intervals, xp)
     only_lag = _is_single_lag(delays, others)
     if xp is np and not only_lag:
         kinks = np.concatenate([[t0], *found])
@@ -244,8 +260,28 @@ def _candidates(
     return [*found, *kinks, multiples[levels:]], sources
 
 
+def _find_taus(delays: Sequence[Any], xp) -> Any:
+    """All lags in one row, each once if they are known."""
+    taus = [xp.ravel(xp.asarray(d.taus)) for d in delays if isinstance(d, _LagTimes)]
+    taus = xp.concatenate([np.zeros(0), *taus])
+    if xp is jnp:
+        return taus
+    _, first = np.unique(taus, return_index=True)
+    return taus[np.sort(first)]
+
+
+def _count_levels(delays: Sequence[Any], lags, levels: int, t0, t1, intervals, xp) -> int:
+    """The number of lags through which a kink is followed."""
+    if not all(d.smooths for d in delays if isinstance(d, _LagTimes)):
+        levels = _count(xp.min(lags), t0, t1, intervals, xp)
+    # There are binomial(k + n, n) - 1 sums of up to n of k lags.
+    while levels and math.comb(lags.size + levels, levels) - 1 > max(MOST_SUMS, levels):
+        levels -= 1
+    return levels
+
+
 def _kinks_of_traced_lags(
-    instants: list[Any], jump_times: list[Any], lags: list[Any], t0, levels: int
+    instants: list[Any], jump_times: list[Any], lags, t0, levels: int
 ) -> list[Any]:
     """Points that kinks reach through traced lags, as far as a static number of breakpoints allows.
 
@@ -257,16 +293,13 @@ def _kinks_of_traced_lags(
     moving the delays a little: points behind more lags come later, and among points behind equally
     many lags those of earlier lags come first.
     """
-    sums = [
-        combination
-        for count in range(1, levels + 1)
-        for combination in itertools.combinations_with_replacement(range(len(lags)), count)
-    ]
     found = []
-    for which in sums:
-        found += [kinks + lags[which[0]] for kinks in instants if len(which) == 1]
-        found += [kinks + sum(lags[i] for i in which) for kinks in jump_times if len(which) == 2]
-        found.append(t0 + sum(lags[i] for i in which))
+    for count in range(1, levels + 1):
+        which = itertools.combinations_with_replacement(range(lags.size), count)
+        sums = lags[np.array(list(which))].sum(axis=1)
+        kinks = {1: instants, 2: jump_times}.get(count, [])
+        kinks = jnp.concatenate([*map(jnp.asarray, kinks), jnp.asarray(t0)[None]])
+        found.append((sums[:, None] + kinks).ravel())
     return found
 
 
@@ -293,8 +326,9 @@ def _covers_span(delays: Sequence[Any], jump_times, t0, t1, intervals, slack):
             times = jnp.asarray(delay.times)
             covered &= jnp.all(jnp.isfinite(times)) & jnp.all(jnp.diff(times) > 0)
             continue
-        tau = jnp.asarray(delay.tau)
-        first = t0 if isinstance(delay, Lag) else _floor(t0 / tau, slack, jnp) * tau
+        is_lag = isinstance(delay, _LagTimes)
+        tau = jnp.min(jnp.asarray(delay.taus)) if is_lag else jnp.asarray(delay.tau)
+        first = t0 if is_lag else _floor(t0 / tau, slack, jnp) * tau
         reach = first + intervals * tau
         covered &= (tau > 0) & (reach >= t1 - slack * _time_scale(t0, t1, jnp))
     return covered
@@ -304,7 +338,7 @@ def _kinks_of_lags(kinks, lags, t1, levels):
     """All points that kinks reach through up to `levels` lags."""
     reached = [kinks]
     for _ in range(levels):
-        kinks = np.unique(np.concatenate([kinks + tau for tau in lags]))
+        kinks = np.unique(kinks[:, None] + lags)
         kinks = kinks[kinks < t1]
         reached.append(kinks)
     return np.concatenate(reached)
@@ -376,7 +410,8 @@ def _have_one_period(delays, others) -> bool:
 
 def _is_single_lag(delays, others) -> bool:
     """Whether a single lag makes all breakpoints, so that every interval has its length."""
-    return not others and len(delays) == 1 and isinstance(delays[0], Lag)
+    is_lag = len(delays) == 1 and isinstance(delays[0], _LagTimes)
+    return is_lag and not others and np.size(delays[0].taus) == 1
 
 
 def _age_with_one_period(hold, num: int):
@@ -507,18 +542,18 @@ def _instant_by_number(hold, number, t0, slack):
     return jnp.where(number >= 0, times[jnp.clip(number, 0, times.shape[0] - 1)], t0)
 
 
-def _count_dense_intervals(lag_taus, only_lag, starts, t1, slack, xp) -> int:
+def _count_dense_intervals(lags, only_lag, starts, t1, slack, xp) -> int:
     """The number of intervals that the longest lag reaches back.
 
     It is 0 if lags read the initial function alone.
     """
-    if not lag_taus or (xp is np and min(lag_taus) >= (t1 - starts[0]) * (1 - slack)):
+    if not lags.size or (xp is np and np.min(lags) >= (t1 - starts[0]) * (1 - slack)):
         return 0
     if only_lag:
         return 1  # every interval has the length of the lag
     if xp is jnp:
         return starts.shape[0]
-    earliest = starts - max(lag_taus)
-    width = slack * np.maximum(max(lag_taus), np.abs(starts))
-    oldest = np.searchsorted(starts, earliest - width, side="right") - 1
+    longest = np.max(lags)
+    width = slack * np.maximum(longest, np.abs(starts))
+    oldest = np.searchsorted(starts, starts - longest - width, side="right") - 1
     return int(np.max(np.arange(starts.shape[0]) - np.maximum(oldest, 0)))

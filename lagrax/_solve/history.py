@@ -1,6 +1,8 @@
-"""How an interval reads the solution so far: states at the last knots, and lagged states."""
+"""How an interval reads the solution so far: states at the last knots, and entries of lags."""
 
+import math
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -9,7 +11,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Int, PyTree, Real
 
-from .tape import Piece, State, Tape
+from .delays import LagEntry
+from .tape import Piece, State, Tape, add_piece
 
 
 class KnotBuffer(eqx.Module):
@@ -44,80 +47,168 @@ def make_knot_buffer(y0: PyTree, size: int, stacked: bool) -> KnotBuffer:
 
 
 class LagReader(eqx.Module):
-    """Reads the states of all lags at once, from the initial function and the tape.
+    """Reads the entries of all lags, from the initial function and the tape.
 
-    `reaches` says whether any lag reaches a time after t0; if not, there is no tape. `is_first`
-    says that no interval lies behind this one, so that there is nothing on the tape yet.
+    Entries that read the same kind of values form a group, and each group is one search and one
+    gather. `reaches` says whether any lag reaches a time after t0; if not, there is no tape.
+    `is_first` says that no interval lies behind this one, so that there is nothing on the tape yet.
     """
 
-    taus: Real[Array, " lags"]
+    entries: list[LagEntry]
     initial: Callable
     t0: Real[Array, ""]
     is_first: Bool[Array, ""]
     reaches: bool = eqx.field(static=True)
     tape: Tape | None = None
 
-    def locate(self, t: Real[Array, ""], right: Bool[Array, ""]) -> Int[Array, " lags"]:
-        """The numbers of the steps on the tape that `read` needs."""
+    def locate(self, t: Real[Array, ""], right: Bool[Array, ""]) -> list[Int[Array, " lags"]]:
+        """The numbers of the steps on the tape that `read` needs, for each group."""
+        return [group.locate(self, t, right) for group in self._groups()]
+
+    def take(self, steps: list[Int[Array, "... lags"]]) -> list[Piece]:
+        """The polynomials that `locate` found, for each group."""
         assert self.tape is not None
-        times = t - self.taus
-        times = jnp.where(self._is_early(times, right), self.t0, times)
-        return self.tape.locate(times, right, self.taus)
+        groups = zip(self._groups(), steps, strict=True)
+        return [self.tape.take(step, group.components) for group, step in groups]
+
+    def add(self, tape: Tape, steps: list[Int[Array, "... lags"]], pieces: list[Piece]) -> Tape:
+        """Adds to the entries of a tape. The transpose of `take`."""
+        for group, step, piece in zip(self._groups(), steps, pieces, strict=True):
+            tape = add_piece(tape, step, piece, group.components)
+        return tape
 
     def read(
         self,
         t: Real[Array, ""],
         right: Bool[Array, ""],
         ahead: Real[Array, ""] | None = None,
-        piece: Piece | None = None,
-    ) -> list[State]:
-        """The lagged states at time t, one for each lag.
+        pieces: list[Piece] | None = None,
+    ) -> list[PyTree]:
+        """The entries at time t, before `complete`.
 
         `right` says that t begins an interval. The right-hand one is then meant, of the two
         derivatives at a kink and of the two values where the past jumps to `y0`.
 
-        With `ahead` the states are those at t + ahead, extrapolated from time t. Some implicit
+        With `ahead` the entries are those at t + ahead, extrapolated from time t. Some implicit
         methods look beyond the end of a step, where a kink may lie or nothing is known yet.
 
-        `piece` holds the steps found by `locate` if they are read from the tape already.
+        `pieces` holds the polynomials found by `locate` if they are taken from the tape already.
         """
-        times = t - self.taus
-        t0, eps = lax.stop_gradient(self.t0), self._resolution()
+        if pieces is None and self.reaches:
+            pieces = self.take(self.locate(t, right))
+        entries: list[Any] = [None] * len(self.entries)
+        for i, group in enumerate(self._groups()):
+            piece = pieces[i] if pieces is not None else None
+            values = group.read(self, t, right, ahead, piece)
+            for number, entry in group.split(values):
+                entries[number] = self.entries[number].assemble(entry)
+        return entries
+
+    def complete(self, entries: list[PyTree], y: State) -> list[PyTree]:
+        """The entries that the field gets, given those of `read` and the state at time t."""
+        return [e.complete(x, y) for e, x in zip(self.entries, entries, strict=True)]
+
+    def _groups(self) -> "list[_Group]":
+        groups = []
+        for reads in dict.fromkeys(e.reads for e in self.entries):
+            numbers = [i for i, e in enumerate(self.entries) if e.reads == reads]
+            groups.append(_Group(numbers, [self.entries[i] for i in numbers], reads))
+        return groups
+
+
+class _Group(NamedTuple):
+    """The entries of a `LagReader` that read the same kind of values, and their numbers there."""
+
+    numbers: list[int]
+    entries: list[LagEntry]
+    reads: str
+
+    @property
+    def components(self) -> Array | None:
+        """The components that belong to the lags of all entries, in one row."""
+        if self.reads != "components":
+            return None
+        return jnp.concatenate([jnp.ravel(e.components) for e in self.entries])
+
+    def locate(self, reader: LagReader, t: Array, right: Array) -> Array:
+        """The numbers of the steps that contain the lagged times."""
+        assert reader.tape is not None
+        times, taus = self._find_times(t)
+        times = jnp.where(_is_early(reader, times, taus, right), reader.t0, times)
+        return reader.tape.locate(times, right, taus)
+
+    def read(self, reader: LagReader, t: Array, right: Array, ahead, piece: Piece | None) -> PyTree:
+        """The values of all lags in one row (see `LagReader.read`)."""
+        times, taus = self._find_times(t)
+        t0, eps = lax.stop_gradient(reader.t0), _resolution(reader, taus)
         # Rounding must not decide on which side of t0 the initial function is evaluated: at t0, or
         # just before, where the past has not jumped to y0 yet.
         beside = jnp.where(right, t0, t0 - eps)
         moved = beside + (times - lax.stop_gradient(times))
-        before = jnp.where(self._is_near(times), moved, times)
-        initial = self.initial
-        if ahead is not None:
-            initial = lambda t: extrapolate(self.initial, t, ahead)
-        if not self.reaches:
-            return self._split(jax.vmap(initial)(before))
-        early = self._is_early(times, right)
+        before = jnp.where(_is_near(reader, times, taus), moved, times)
         if piece is None:
-            assert self.tape is not None
-            piece = self.tape.take(self.locate(t, right))
-        after = jnp.where(early, self.t0, times)
-        after = piece.evaluate(after if ahead is None else after + ahead)
-        before = jax.vmap(initial)(jnp.where(early, before, self.t0))
+            return self._read_initial(reader, before, ahead)
+        early = _is_early(reader, times, taus, right)
+        after = jnp.where(early, reader.t0, times)
+        after = after if ahead is None else after + ahead
+        after = piece.differentiate(after) if self.reads == "slopes" else piece.evaluate(after)
+        before = self._read_initial(reader, jnp.where(early, before, reader.t0), ahead)
         choose = jax.vmap(lambda e, b, a: jnp.where(e, b, a))
-        return self._split(jax.tree.map(lambda b, a: choose(early, b, a), before, after))
+        return jax.tree.map(lambda b, a: choose(early, b, a), before, after)
 
-    def _split(self, states: State) -> list[State]:
-        split = lambda i: jax.tree.map(lambda x: x[i], states)
-        return [split(i) for i in range(self.taus.shape[0])]
+    def split(self, values: PyTree) -> list[tuple[int, PyTree]]:
+        """The numbers of the entries, and the values of each, with the axes of its lags."""
+        parts, begin = [], 0
+        for number, entry in zip(self.numbers, self.entries, strict=True):
+            shape = jnp.shape(entry.taus)
+            rows = slice(begin, begin + math.prod(shape))
+            begin = rows.stop
+            of_entry = lambda x: x[rows].reshape(*shape, *x.shape[1:])  # noqa: B023
+            parts.append((number, jax.tree.map(of_entry, values)))
+        return parts
 
-    def _resolution(self) -> Array:
-        taus, t0 = lax.stop_gradient((self.taus, self.t0))
-        return jnp.finfo(taus.dtype).eps * jnp.maximum(taus, jnp.abs(t0))
+    def _find_times(self, t: Array) -> tuple[Array, Array]:
+        """The lagged times and the lags, each in one row."""
+        taus = jnp.concatenate([jnp.ravel(jnp.asarray(e.taus, t.dtype)) for e in self.entries])
+        return t - taus, taus
 
-    def _is_near(self, times: Array) -> Array:
-        """Whether times differ from t0 by rounding alone."""
-        return jnp.abs(times - self.t0) <= 32 * self._resolution()
+    def _read_initial(self, reader: LagReader, times: Array, ahead) -> PyTree:
+        """The values of the initial function."""
+        function = reader.initial
+        if self.reads == "slopes":
+            function = lambda t: jax.jvp(reader.initial, (t,), (jnp.ones_like(t),))[1]
+        extrapolated = function
+        if ahead is not None:
+            extrapolated = lambda t: extrapolate(function, t, ahead)
+        if self.components is None:
+            return jax.vmap(extrapolated)(times)
+        pick = lambda t, i: jax.tree.map(lambda x: x[i], extrapolated(t))
+        return jax.vmap(pick)(times, self.components)
 
-    def _is_early(self, times: Array, right: Bool[Array, ""]) -> Array:
-        """Whether the state at these times is given by the initial function."""
-        return self.is_first | jnp.where(self._is_near(times), ~right, times < self.t0)
+
+def _resolution(reader: LagReader, taus: Array) -> Array:
+    taus, t0 = lax.stop_gradient((taus, reader.t0))
+    return jnp.finfo(taus.dtype).eps * jnp.maximum(taus, jnp.abs(t0))
+
+
+def _is_near(reader: LagReader, times: Array, taus: Array) -> Array:
+    """Whether times differ from t0 by rounding alone."""
+    return jnp.abs(times - reader.t0) <= 32 * _resolution(reader, taus)
+
+
+def _is_early(reader: LagReader, times: Array, taus: Array, right: Array) -> Array:
+    """Whether the solution at these times is given by the initial function."""
+    near = _is_near(reader, times, taus)
+    return reader.is_first | jnp.where(near, ~right, times < reader.t0)
+
+
+def make_example(entry: LagEntry, y: State) -> PyTree[Array]:
+    """An entry with the shapes and types that the field gets."""
+    if entry.reads == "components":
+        y = jax.tree.map(lambda x: x[0], y)
+    shape = jnp.shape(entry.taus)
+    values = jax.tree.map(lambda x: jnp.broadcast_to(x, (*shape, *x.shape)), y)
+    return entry.complete(entry.assemble(values), y)
 
 
 # Places at which a function is evaluated to extrapolate it by one, and their Lagrange weights.

@@ -50,7 +50,7 @@ class Interval(eqx.Module):
     def vector_field(self, looks_ahead: bool = False) -> VectorField:
         """Makes f(t, y, lagged=None).
 
-        `lagged` are the lagged states if they are known already. `looks_ahead` says that t may lie
+        `lagged` are the entries of lags if they are read already. `looks_ahead` says that t may lie
         beyond the end of the interval.
         """
         lags = self.lags
@@ -62,7 +62,7 @@ class Interval(eqx.Module):
             if lagged is None:
                 known = jnp.where(t > self.end, self.end, t) if looks_ahead else t
                 lagged = lags.read(known, t <= self.start, t - known if looks_ahead else None)
-            entries = iter(lagged)
+            entries = iter(lags.complete(lagged, y))
             history = tuple(next(entries) if h is None else h for h in self.history)
             return self._evaluate(t, y, self.field.prepare(history), looks_ahead)
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import diffrax
 
-from .delays import Entry, Hold, Input, Lag
+from .delays import Entry, Hold, Input, LagEntry
 from .field import Field
 from .grid import Grid
 from .saving import list_subs
@@ -85,7 +85,9 @@ def make_method(
     has_tape = bool(grid.num_dense or saveat.dense or any(sub.steps for sub in list_subs(saveat)))
     # What is held jumps at its instants. A lagged state jumps if the past does not end in y0.
     held = any(isinstance(d, Hold) or (isinstance(d, Input) and not d.linear) for d in delays)
-    jumps = has_jumps or held or (has_past and any(isinstance(d, Lag) for d in delays))
+    lags = [d for d in delays if isinstance(d, LagEntry)]
+    lagged = (has_past and bool(lags)) or not all(d.smooths for d in lags)
+    jumps = has_jumps or held or lagged
     return Method(
         stepper=stepper,
         steps=steps,

@@ -14,8 +14,8 @@ from jaxtyping import Array, ArrayLike, PyTree, Shaped
 
 from .adaptive import AdaptiveState, start_adaptive
 from .backward import Parts, differentiate_on_tape
-from .checks import Problem, check_problem, explain_call
-from .delays import Entry, Hold, Input, Lag, RealScalar
+from .checks import explain_call
+from .delays import Entry, Hold, Input, LagEntry, RealScalar
 from .failure import make_nan, replace_invalid
 from .field import Field, has_hold, make_field, make_fields, make_past
 from .gradients import Checkpointed, Direct, Gradient, explain_forward_mode, solve_interval
@@ -23,6 +23,7 @@ from .history import KnotBuffer, LagReader, make_knot_buffer
 from .inputs import make_input_rows
 from .interval import Interval
 from .jumps import Jump, JumpRow, apply_jumps, make_jump_rows, make_jumps
+from .problem import Problem, make_problem
 from .recording import make_recording, record_interval
 from .saving import collect, in_order_of_times, list_subs, pack_steps, read_saves
 from .solution import RESULTS, Knots, Solution, is_close, is_within, raise_if_failed
@@ -89,7 +90,7 @@ def solve(
 
     **Returns:** a `Solution`.
     """
-    problem = check_problem(
+    problem = make_problem(
         *(field, t0, t1, y0, args),
         delays=delays,
         jumps=jumps,
@@ -308,20 +309,23 @@ def _make_interval(
 
     number = iter(range(len(problem.delays)))  # the grid counts holds alone
     inputs = iter(row.inputs)
-    # If the past is constant and no lag reaches a time after t0, lagged states are that constant.
-    lagged = problem.y0 if problem.past is None and grid.num_dense == 0 else None
 
     def find_entry(delay):
         if isinstance(delay, Hold):
             return find_held(delay, next(number))
-        return next(inputs) if isinstance(delay, Input) else lagged
+        return next(inputs) if isinstance(delay, Input) else None
 
     history = [find_entry(d) for d in problem.delays]
     lags = None
     if any(h is None for h in history):
-        taus = [jnp.asarray(d.tau, row.start.dtype) for d in problem.delays if isinstance(d, Lag)]
+        entries = [d for d in problem.delays if isinstance(d, LagEntry)]
         is_first, reaches = row.number == 0, bool(grid.num_dense)
-        lags = LagReader(jnp.stack(taus), initial, grid.starts[0], is_first, reaches)
+        lags = LagReader(entries, initial, grid.starts[0], is_first, reaches)
+        if problem.past is None and not reaches and not any(d.needs_state for d in entries):
+            # The past is constant, and no lag reaches a time after t0, so entries are constant.
+            constant = iter(lags.complete(lags.read(row.start, jnp.array(True)), y))
+            history = [next(constant) if h is None else h for h in history]
+            lags = None
     return Interval(field, problem.args, y, history, lags, row.start, row.length, row.save_at)
 
 

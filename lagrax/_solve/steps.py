@@ -241,13 +241,13 @@ def find_nodes(interval: Interval, stepper: ExplicitRungeKutta, t: Array, h: Arr
 
 
 def read_lags(
-    interval: Interval, stepper: Stepper, t: Array, h: Array, pieces: Piece | None = None
+    interval: Interval, stepper: Stepper, t: Array, h: Array, pieces: list[Piece] | None = None
 ) -> PyTree | None:
-    """Reads the lagged states of all stages of a step at once.
+    """Reads the entries of lags for all stages of a step at once.
 
     The times of explicit stages are known beforehand, and one read makes a program of half the
     size. Returns None if there are no lags, or if an implicit step reads them itself. `pieces` are
-    the steps of the tape that are read, if they are known already.
+    the polynomials of the tape that are read, if they are known already.
     """
     lags = interval.lags
     if lags is None or not isinstance(stepper, ExplicitRungeKutta):

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -26,19 +27,40 @@ class Piece(NamedTuple):
     coefficients: PyTree
 
     def evaluate(self, t: Real[Array, "..."]) -> State:
-        """The state at t, by Horner's scheme. With several steps, `t` has a time for each."""
-        length = self.end - self.begin
-        fraction = (t - self.begin) / jnp.where(length == 0, 1, length)
+        """The state at t. With several steps, `t` has a time for each."""
+        return jax.tree.map(partial(_sum_powers, self._find_fraction(t)), self.coefficients)
+
+    def differentiate(self, t: Real[Array, "..."]) -> State:
+        """The slope at t, which is the derivative of the state by time."""
+        fraction, length = self._find_fraction(t), self.end - self.begin
+        # In a step of no length the state stays where it is.
+        factor = jnp.where(length == 0, 0, 1 / jnp.where(length == 0, 1, length))
 
         def leaf(c):
-            x = fraction.reshape(*fraction.shape, *[1] * (c.ndim - 1 - fraction.ndim))
             powers = jnp.moveaxis(c, fraction.ndim, 0)
-            value = powers[-1]
-            for each in powers[-2::-1]:
-                value = (value * x + each).astype(c.dtype)
-            return value
+            count = jnp.arange(1, len(powers), dtype=fraction.dtype)
+            powers = powers[1:] * count.reshape(-1, *[1] * (powers.ndim - 1))
+            slope = _sum_powers(fraction, jnp.moveaxis(powers, 0, fraction.ndim))
+            return (
+                slope * factor.reshape(*factor.shape, *[1] * (slope.ndim - factor.ndim))
+            ).astype(c.dtype)
 
         return jax.tree.map(leaf, self.coefficients)
+
+    def _find_fraction(self, t: Array) -> Array:
+        length = self.end - self.begin
+        return (t - self.begin) / jnp.where(length == 0, 1, length)
+
+
+def _sum_powers(fraction: Array, coefficients: Array) -> Array:
+    """Evaluates a polynomial by Horner's scheme."""
+    c = coefficients
+    x = fraction.reshape(*fraction.shape, *[1] * (c.ndim - 1 - fraction.ndim))
+    powers = jnp.moveaxis(c, fraction.ndim, 0)
+    value = powers[-1]
+    for each in powers[-2::-1]:
+        value = (value * x + each).astype(c.dtype)
+    return value
 
 
 class Tape(eqx.Module):
@@ -86,9 +108,10 @@ class Tape(eqx.Module):
         """The state at the start of a step."""
         return jax.tree.map(lambda x: x[step, 0], self.coefficients)
 
-    def take(self, step: Int[Array, "..."]) -> Piece:
-        """The polynomials of steps by their numbers."""
-        coefficients = jax.tree.map(lambda x: x[step], self.coefficients)
+    def take(self, step: Int[Array, "..."], component: Int[Array, "..."] | None = None) -> Piece:
+        """The polynomials of steps by their numbers, or those of one component in each step."""
+        where = step if component is None else (step, slice(None), component)
+        coefficients = jax.tree.map(lambda x: x[where], self.coefficients)
         return Piece(self.ts[step], self.ts[step + 1], coefficients)
 
     def evaluate(self, t: Real[Array, "..."], right: bool = False) -> State:
@@ -96,10 +119,13 @@ class Tape(eqx.Module):
         return self.take(self.locate(t, right)).evaluate(t)
 
 
-def add_piece(tape: Tape, step: Int[Array, "..."], piece: Piece) -> Tape:
+def add_piece(
+    tape: Tape, step: Int[Array, "..."], piece: Piece, component: Int[Array, "..."] | None = None
+) -> Tape:
     """Adds to the entries of steps; a step may occur several times. The transpose of `take`."""
     ts = tape.ts.at[step].add(piece.begin).at[step + 1].add(piece.end)
-    add = lambda rows, x: rows.at[step].add(x)
+    where = step if component is None else (step, slice(None), component)
+    add = lambda rows, x: rows.at[where].add(x)
     coefficients = jax.tree.map(add, tape.coefficients, piece.coefficients)
     return eqx.tree_at(lambda t: (t.ts, t.coefficients), tape, (ts, coefficients))
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 import diffrax
 
 from .._solve.arguments import MOST_COUNT, check_whole, is_number, is_whole
-from .._solve.checks import check_solver
 from .._solve.delays import MOST_DELAYS, TOO_MANY, Delay, Hold, Lag
+from .._solve.method_checks import check_solver
 from ._regression import MOST_DEGREE, TOO_HIGH
 
 FIELDS = ("mlp", "library")

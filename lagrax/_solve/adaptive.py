@@ -77,7 +77,7 @@ def start_adaptive(interval: Interval, method: Method, t1: Array) -> AdaptiveSta
     )
     # The search for a state of 0 finds a step so short that it vanishes in rounding far from t = 0.
     dt = jnp.maximum(t_next - interval.start, 2 * _resolution(interval.start, interval.length))
-    zero = jnp.asarray(0)
+    zero, lags = jnp.asarray(0), interval.function_lags
     keeps_slope = method.keeps_slope(interval.field)
     return AdaptiveState(
         dt=jnp.asarray(dt, interval.start.dtype),
@@ -87,7 +87,7 @@ def start_adaptive(interval: Interval, method: Method, t1: Array) -> AdaptiveSta
         rejected=zero,
         result=RESULTS.successful,
         t=interval.start,
-        segments=None if lags is None else lags.find_first_segments(...),
+        segments=None if lags is None else jnp.zeros(lags.low.shape, int),
         taus=None if lags is None else jnp.zeros_like(lags.low),
     )
 
@@ -154,6 +154,9 @@ def _take_adaptive_steps(
     row: Any = None,
 ) -> tuple[_LoopState, AdaptiveState]:
     stepper = method.stepper
+    first = None if recording is None else recording.tape.first[row]
+    if recording is not None:
+        interval = interval.with_tape(recording.tape, first, state.segments)
     f = interval.vector_field(stepper.looks_ahead)
     y, t, end = interval.y, interval.start, interval.end
     keeps_slope = method.keeps_slope(interval.field)
@@ -178,7 +181,6 @@ def _take_adaptive_steps(
             spent |= now.accepted - state.accepted >= method.room
         return (loop.t < end) & (now.result == RESULTS.successful) & ~spent
 
-    first = None if recording is None else recording.tape.first[row]
     advance = _make_advance(interval, f, method, clip, state.accepted, first)
     buffers = lambda loop: (loop.saves, loop.ends, recording and loop.recording.buffers())
     loop = eqxi.while_loop(unfinished, advance, loop, kind="lax", buffers=buffers)
@@ -335,7 +337,8 @@ def _pass_breakpoints(
     `ok` says whether the step was accepted.
     """
     lags, recording, state = interval.function_lags, new.recording, new.adaptive
-    assert lags is not None and recording is not None
+    assert lags is not None
+    assert recording is not None
     breakpoints: Any = recording.tape.breakpoints
     breakpoints = breakpoints.put_segments(step, state.segments, ok)
     has_kink = ok & passage.passes & (passage.level < method.levels)

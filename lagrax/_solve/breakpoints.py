@@ -61,6 +61,4 @@ class Breakpoints(eqx.Module):
 def make_breakpoints(room: int, lags: int) -> Breakpoints:
     """Breakpoints with t0 alone, and room for one at each step."""
     steps = jnp.full(room + 2, room + 1).at[0].set(0)
-    return Breakpoints(
-        steps, jnp.zeros_like(steps), jnp.zeros((room, lags), int), jnp.asarray(1)
-    )
+    return Breakpoints(steps, jnp.zeros_like(steps), jnp.zeros((room, lags), int), jnp.asarray(1))

@@ -15,7 +15,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Int, PyTree, Real
 
 from .function_lags import FunctionLags
-from .tape import Piece, State
+from .tape import Piece
 
 # A crossing is looked for at so many places of a step, and then refined so often between two of
 # them. Together with a secant at the end, that gives it to 1e-9 of the step.
@@ -61,8 +61,10 @@ def find_passage(
 
     `retakes` says how often the step was taken again already. `lags` have read the tape for it.
     """
-    assert lags.tape is not None and lags.segments is not None
+    assert lags.tape is not None
+    assert lags.segments is not None
     breakpoints, ts, segments = lags.tape.breakpoints, lags.tape.ts, lags.segments
+    assert breakpoints is not None
     inside = segments < breakpoints.count
     low = jnp.where(segments > 0, ts[breakpoints.steps[jnp.maximum(segments - 1, 0)]], -jnp.inf)
     high = jnp.where(inside, ts[breakpoints.steps[segments]], jnp.inf)

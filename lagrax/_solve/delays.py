@@ -2,7 +2,8 @@
 
 import abc
 import dataclasses
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal
 
 import equinox as eqx
@@ -156,26 +157,54 @@ class LagEntry(eqx.Module):
 
 
 class Lag(LagEntry):
-    """The state a fixed time ago, z(t − τ), as in a delay differential equation.
+    """The state some time ago, z(t − τ), as in a delay differential equation.
 
     Choose it if the past moves on continuously with time. If the past enters through samples,
     `Hold` is faster and keeps the solver's order.
+
+    `Lag(tau)` is a fixed lag. `Lag(function, low=..., high=...)` is z(t − function(t, y, args)), a
+    lag that depends on time or on the state, such as the time of a transport at a varying speed or
+    the age at which a crowded population matures. Choose a fixed lag if it does not vary, since it
+    is read for all stages of a step at once.
 
     Equations with lags are solved by the method of steps on the solver's own dense output. They
     need a past before `t0`: give `y0` as a function of time, or as a value for a constant past.
 
     The order is limited by that of the dense output: about 4 with Tsit5 and 6 with Dopri8.
+
+    With a function, adaptive steps end where t − τ passes a kink of the solution, such as t0 or the
+    instant of a `Jump`, so that the order is kept. Equal steps cross these kinks. Choose adaptive
+    ones, unless the past continues smoothly into the solution.
+
+    **Arguments:**
+
+    - `tau`: the lag, one positive number or `function(t, y, args)` that returns one. An array is
+      differentiable, and so is everything that a function uses, such as the parameters of an
+      `eqx.Module`. `Learn(...)` is found from data.
+    - `low`: a bound from below for the values of a function. No interval is longer, so give the
+      largest that you are sure of.
+    - `high`: a bound from above, by default none. The past is needed so far back. A lag that leaves
+      its bounds ends the solve with `RESULTS.lag_out_of_bounds`.
     """
 
-    tau: RealScalar | Learn
+    tau: RealScalar | Learn | Callable
+    low: float | None
+    high: float | None
 
-    def __init__(self, tau: RealScalar | Learn):
-        self.tau = _checked_period(tau, "Lag")
+    def __init__(
+        self,
+        tau: RealScalar | Learn | Callable,
+        *,
+        low: float | int | None = None,
+        high: float | int | None = None,
+    ):
+        self.tau = tau if callable(tau) else _checked_period(tau, "Lag")
+        self.low, self.high = _checked_bounds(low, high, callable(tau))
 
     @property
     def taus(self) -> Any:
-        """The lag."""
-        return self.tau
+        """The lag, or its lower bound if it is a function."""
+        return self.low if callable(self.tau) else self.tau
 
 
 class Input(eqx.Module):
@@ -262,15 +291,60 @@ def with_periods(delays: Sequence[Delay], periods: Sequence[RealScalar]) -> list
     return [one(delay) for delay in delays]
 
 
+def is_function(delay: Any) -> bool:
+    """Whether a delay is a lag that depends on time or on the state."""
+    return isinstance(delay, Lag) and callable(delay.tau)
+
+
+def find_moving(delays: Sequence[Any]) -> tuple[int, ...]:
+    """The places of lags that are read in each stage, since their times are not known before it.
+
+    Besides a lag that is a function these are all other lags of one time, so that steps end where
+    they pass a kink that the function has made.
+    """
+    if not any(is_function(d) for d in delays):
+        return ()
+    reads_state = lambda d: isinstance(d, Lag) and (is_function(d) or np.ndim(d.tau) == 0)
+    return tuple(i for i, d in enumerate(delays) if reads_state(d))
+
+
 def list_periods(delays: Sequence[Entry]) -> list[Any]:
     """Lists the periods and the lags of delays, as numbers or arrays of any shape."""
     periods = []
     for d in delays:
         if isinstance(d, LagEntry):
-            periods.append(d.taus)
+            # A lag that may vanish makes no intervals.
+            periods += [] if is_function(d) and d.taus == 0 else [d.taus]
         elif isinstance(d, Hold) and d.tau is not None:
             periods.append(d.tau)
     return periods
+
+
+def _checked_bounds(low: Any, high: Any, needed: bool) -> tuple[float | None, float | None]:
+    """Checks the bounds of a lag, which are needed if it is a function."""
+    if not needed:
+        if low is not None or high is not None:
+            raise ValueError(
+                f"Lag got low={low!r} and high={high!r} for a fixed lag; expected them only with a "
+                "function, such as Lag(lambda t, y, args: 1 + y**2, low=1.0). Leave them out."
+            )
+        return None, None
+    if low is None:
+        raise ValueError(
+            "Lag got a function without low; expected a bound from below for its values, such as "
+            "Lag(function, low=0.5)."
+        )
+    high = math.inf if high is None else high
+    for name, value in (("low", low), ("high", high)):
+        is_open = name == "high" and not is_traced(value) and value == math.inf
+        if is_traced(value) or not (is_open or (is_number(value) and value > 0)):
+            raise ValueError(
+                f"Lag got {name}={format_value(value)}; expected a positive number that is known "
+                "when the program is compiled."
+            )
+    if not low <= high:
+        raise ValueError(f"Lag got low={low!r} and high={high!r}; expected low <= high.")
+    return float(low), float(high)
 
 
 def _checked_period(tau: Any, name: str) -> RealScalar | Learn:
@@ -359,6 +433,8 @@ def describe(delays: Sequence[Entry]) -> str:
     def one(d: Entry) -> str:
         if isinstance(d, Input):
             return f"Input({len(d.ts)} samples)"
+        if is_function(d):
+            return f"Lag({getattr(d.tau, '__name__', type(d.tau).__name__)}, low={d.low:g})"
         if isinstance(d, LagEntry):
             return f"{type(d).__name__}({_format_periods(d.taus)})"
         tau = _format_periods(d.tau) if d.times is None else "times=..."

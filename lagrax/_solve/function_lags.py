@@ -1,7 +1,7 @@
 """Reads lags that are functions of time and state, within the stages of a step."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Int, PyTree, Real
 
+from .delays import Entry, find_moving, is_function
 from .grid import clip
 from .tape import Piece, State, Tape
 
@@ -42,7 +43,6 @@ class FunctionLags(eqx.Module):
     high: Real[Array, " lags"]
     initial: Callable
     t0: Real[Array, ""]
-    vanish: bool = eqx.field(static=True)
     tape: Tape | None = None
     limit: Int[Array, ""] | None = None
     segments: Int[Array, " lags"] | None = None
@@ -71,7 +71,8 @@ class FunctionLags(eqx.Module):
         `right` says that the time of the read begins an interval (see `LagReader.read`).
         """
         times = lax.stop_gradient(times)
-        assert self.tape is not None and self.limit is not None
+        assert self.tape is not None
+        assert self.limit is not None
         last = self.limit - (self.own is None)
         if self.segments is None:
             near = jnp.abs(times - self.t0) <= self._resolution(times)
@@ -79,6 +80,7 @@ class FunctionLags(eqx.Module):
             step = jnp.minimum(self.tape.locate(times, right, times), last)
         else:
             breakpoints = self.tape.breakpoints
+            assert breakpoints is not None
             early = self.segments == 0
             begin = breakpoints.steps[jnp.maximum(self.segments - 1, 0)]
             end = jnp.minimum(breakpoints.steps[self.segments] - 1, last)
@@ -142,3 +144,53 @@ def _evaluate_near(pieces: Piece, times: Real[Array, " lags"]) -> State:
     length = pieces.end - pieces.begin
     low, high = lax.stop_gradient((pieces.begin - length, pieces.end + length))
     return pieces.evaluate(clip(times, low, high, jnp))
+
+
+def make_lag_functions(delays: Sequence[Entry], t: Array, y: State, args: PyTree) -> list[Entry]:
+    """Traces the functions, so that arrays that they close over are leaves."""
+
+    def make(delay: Any) -> Any:
+        if not is_function(delay):
+            return delay
+        given = delay.tau
+        try:
+            tau = eqx.filter_eval_shape(lambda: jax.tree.map(jnp.asarray, given(t, y, args)))
+        except Exception as error:
+            error.add_note("lagrax called the function of a Lag as function(t, y, args).")
+            raise
+        _check_tau(tau)
+        typed = lambda t, y, args: jnp.asarray(given(t, y, args), t.dtype)
+        traced = eqx.filter_closure_convert(typed, t, y, args)
+        return eqx.tree_at(lambda d: d.tau, delay, traced)
+
+    return [make(delay) for delay in delays]
+
+
+def _check_tau(tau: Any) -> None:
+    """Checks the shape and type of what a lag function returned."""
+    if not isinstance(tau, jax.ShapeDtypeStruct):
+        raise ValueError(
+            f"The function of a Lag returned a pytree {jax.tree.structure(tau)}; expected one "
+            "number, the lag. Several lags are several entries of `delays`."
+        )
+    if tau.shape != ():
+        raise ValueError(
+            f"The function of a Lag returned an array of shape {tau.shape}; expected one number, "
+            "the lag. Several lags are several entries of `delays`."
+        )
+    if not (jnp.issubdtype(tau.dtype, jnp.floating) or jnp.issubdtype(tau.dtype, jnp.integer)):
+        raise ValueError(f"The function of a Lag returned {tau.dtype}; expected a real number.")
+
+
+def make_function_lags(delays: Sequence[Any], initial: Callable, t0: Array) -> FunctionLags | None:
+    """The reader of lags whose times are not known beforehand, or None if there is no such lag."""
+    places = find_moving(delays)
+    if not places:
+        return None
+    lags = [delays[i] for i in places]
+    as_time = lambda x: jnp.asarray(x, t0.dtype)
+    fixed = lambda tau: eqx.Partial(lambda tau, t, y, args: tau, as_time(tau))
+    functions = [lag.tau if is_function(lag) else fixed(lag.tau) for lag in lags]
+    low = [as_time(lag.taus) for lag in lags]
+    high = [as_time(lag.high if is_function(lag) else lag.tau) for lag in lags]
+    return FunctionLags(places, functions, jnp.stack(low), jnp.stack(high), initial, t0)

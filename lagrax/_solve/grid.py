@@ -18,7 +18,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from .arguments import is_traced
-from .delays import AnyArray, Entry, Hold, Input, LagEntry, describe, list_periods
+from .delays import AnyArray, Entry, Hold, Input, LagEntry, describe, is_function, list_periods
 from .jumps import Jump
 
 # Up to this many past knots are separate variables of the compiled loop. Its compile time grows
@@ -48,6 +48,9 @@ class Grid(eqx.Module):
     Holds need the states at the last `num_knots` breakpoints, lags the dense output of the last
     `num_dense` intervals. `covered` is False if traced delays do not fit the static number of
     intervals.
+
+    `kinks` says at which starts the solution has a kink, if lags that are functions may pass them.
+    The others only bound the length of intervals.
     """
 
     starts: Float[AnyArray, " intervals"]
@@ -62,6 +65,7 @@ class Grid(eqx.Module):
     num_intervals: int = eqx.field(static=True)
     num_knots: int = eqx.field(static=True)
     num_dense: int = eqx.field(static=True)
+    kinks: Bool[AnyArray, " intervals"] | None = None
 
 
 def make_grid(
@@ -96,7 +100,7 @@ def make_grid(
     slack = 8 * float(jnp.finfo(dtype).eps)
     lags = any(isinstance(d, _LagTimes) for d in delays)
     others = _Others(jump_ts, jump_times)
-    candidates, sources = _candidates(delays, others, t0, t1, intervals, levels, slack, xp)
+    candidates, sources, kinks = _candidates(delays, others, t0, t1, intervals, levels, slack, xp)
     points = xp.concatenate([xp.atleast_1d(c) for c in [*candidates, t1]])
     points, order = clip(points, t0, t1, xp), None
     if traced:
@@ -104,6 +108,7 @@ def make_grid(
     else:
         points = _merge_close(np.sort(points), t0, t1, slack, lags)
     starts = xp.concatenate([xp.atleast_1d(xp.asarray(t0, points.dtype)), points[:-1]])
+    owner = None
     num = points.shape[0]
     if traced:
         owner = _find_owners(candidates, order)
@@ -114,6 +119,7 @@ def make_grid(
     num_knots = 1 + max([int(np.max(a)) if not is_traced(a) else num for a in ages], default=0)
     _check_num_knots(given, num_knots, num)
     taus = _find_taus(delays, xp)
+    moves = any(isinstance(d, _LagTimes) and not d.is_fixed for d in delays)
     dense = _count_dense_intervals(taus, _is_single_lag(delays, others), starts, t1, slack, xp)
     return Grid(
         starts=starts.astype(dtype),
@@ -127,21 +133,37 @@ def make_grid(
         covered=_covers_span(delays, jump_times, t0, t1, intervals, slack) if traced else True,
         num_intervals=num,
         num_knots=num_knots,
-        num_dense=dense,
+        num_dense=num if moves else dense,
+        kinks=_find_kinks(starts, kinks, owner) if moves else None,
     )
 
 
+def _find_kinks(starts, kinks, owner) -> Any:
+    """At which starts the solution has a kink (see `Grid` and `_candidates`).
+
+    `owner` says from which of the candidates traced breakpoints come.
+    """
+    if owner is not None:
+        return jnp.concatenate([jnp.array([True]), owner[:-1] < kinks])
+    return np.isin(starts, kinks) if isinstance(kinks, np.ndarray) else np.ones(len(starts), bool)
+
+
 class _LagTimes(eqx.Module):
-    """The times of a `LagEntry`, which are all that breakpoints depend on."""
+    """The times of a `LagEntry`, which are all that breakpoints depend on.
+
+    For a lag that is a function, `taus` is its lower bound, and `is_fixed` is false. Kinks pass it
+    at times that are not known beforehand.
+    """
 
     taus: Any
     smooths: bool = eqx.field(static=True)
+    is_fixed: bool = eqx.field(static=True)
 
 
 def _keep_times(delay: Entry) -> Any:
     """A delay without samples, kernels and the like, which may be traced if the times are not."""
     if isinstance(delay, LagEntry):
-        return _LagTimes(delay.taus, delay.smooths)
+        return _LagTimes(delay.taus, delay.smooths, not is_function(delay))
     return eqx.tree_at(lambda d: d.us, delay, None) if isinstance(delay, Input) else delay
 
 
@@ -209,8 +231,11 @@ def _hold_candidates(hold, t0, t1, intervals, slack, xp):
 
 def _candidates(
     delays, others: _Others, t0, t1, intervals, levels, slack, xp
-) -> tuple[list[Any], _Sources]:
+) -> tuple[list[Any], _Sources, Any]:
     """Candidate breakpoints, as a list of arrays; those outside (t0, t1) are dropped later.
+
+    Also returns those at which the solution has a kink, or their number if they come first and the
+    others only divide the span.
 
     Traced ones keep this order where they coincide. So an instant of a hold comes after the jumps
     there, or before them if the hold samples the state before jumps.
@@ -241,37 +266,48 @@ def _candidates(
     sources = _Sources([places[i] for i in range(len(holds))], inputs, jumps)
     if others.jump_ts is not None:
         found.append(xp.asarray(others.jump_ts))
-    if not lags.size:
-        return found, sources
+    bounds = _find_bounds(delays, xp)
+    if not bounds.size:
+        return found, sources, len(found)
     # No interval may be longer than the shortest lag, so that lags only read known states.
-    shortest = xp.min(lags)
+    shortest = xp.min(bounds)
     levels = _count_levels(delays, lags, levels, t0, t1, intervals, xp)
     only_lag = _is_single_lag(delays, others)
     if xp is np and not only_lag:
         kinks = np.concatenate([[t0], *found])
         kinks = _kinks_of_lags(kinks[kinks < t1], lags, t1, levels)
         kinks = np.append(t0, _merge_close(np.sort(kinks), t0, t1, slack, True))
-        return [_subdivide(kinks, shortest, _rounding(kinks[1:], t0, slack, np))], sources
+        return [_subdivide(kinks, shortest, _rounding(kinks[1:], t0, slack, np))], sources, kinks
     multiples = t0 + xp.arange(1, _count(shortest, t0, t1, intervals, xp) + 1) * shortest
     if only_lag:
-        return [multiples], sources
+        return [multiples], sources, 0
     levels = min(levels, intervals)
     kinks = _kinks_of_traced_lags(found, others.jump_times, lags, t0, levels)
-    return [*found, *kinks, multiples[levels:]], sources
+    found = [*found, *kinks]
+    return [*found, multiples[levels:]], sources, len(found)
 
 
 def _find_taus(delays: Sequence[Any], xp) -> Any:
-    """All lags in one row, each once if they are known."""
-    taus = [xp.ravel(xp.asarray(d.taus)) for d in delays if isinstance(d, _LagTimes)]
-    taus = xp.concatenate([np.zeros(0), *taus])
+    """All fixed lags in one row, each once if they are known."""
+    fixed = [d for d in delays if isinstance(d, _LagTimes) and d.is_fixed]
+    taus = xp.concatenate([np.zeros(0), *(xp.ravel(xp.asarray(d.taus)) for d in fixed)])
     if xp is jnp:
         return taus
     _, first = np.unique(taus, return_index=True)
     return taus[np.sort(first)]
 
 
+def _find_bounds(delays: Sequence[Any], xp) -> Any:
+    """The lengths that no interval may exceed, in one row."""
+    lags = [d for d in delays if isinstance(d, _LagTimes)]
+    bounds = [xp.ravel(xp.asarray(d.taus)) for d in lags if d.is_fixed or d.taus > 0]
+    return xp.concatenate([np.zeros(0), *bounds])
+
+
 def _count_levels(delays: Sequence[Any], lags, levels: int, t0, t1, intervals, xp) -> int:
     """The number of lags through which a kink is followed."""
+    if not lags.size:
+        return 0
     if not all(d.smooths for d in delays if isinstance(d, _LagTimes)):
         levels = _count(xp.min(lags), t0, t1, intervals, xp)
     # There are binomial(k + n, n) - 1 sums of up to n of k lags.
@@ -410,7 +446,7 @@ def _have_one_period(delays, others) -> bool:
 
 def _is_single_lag(delays, others) -> bool:
     """Whether a single lag makes all breakpoints, so that every interval has its length."""
-    is_lag = len(delays) == 1 and isinstance(delays[0], _LagTimes)
+    is_lag = len(delays) == 1 and isinstance(delays[0], _LagTimes) and delays[0].is_fixed
     return is_lag and not others and np.size(delays[0].taus) == 1
 
 

@@ -30,8 +30,9 @@ from .analyse_equation import (
     find_equation,
     parameters_of,
 )
-from .analyse_lagged import find_branches, find_chart
-from .analyse_linear import find_multipliers, find_stability_region
+from .analyse_lagged import find_branches
+from .analyse_linear import find_multipliers
+from .analyse_stability import find_stable_pairs
 from .answers import answering, check_folder, note_new_folder, write_summary
 from .command import (
     Json,
@@ -227,12 +228,11 @@ def _analyse_ranges(
 ) -> Finding:
     if not ranges:
         return Finding({}, [], [], {})
-    if equation.has_lags and len(ranges) == 2:
-        return find_chart(equation, *ranges, resolution=values or LAGGED_GRID)
+    if len(ranges) == 2:
+        values = values or (LAGGED_GRID if equation.has_lags else GRID)
+        return find_stable_pairs(equation, *ranges, resolution=values)
     if equation.has_lags:
         return find_branches(equation, ranges[0], progress)
-    if len(ranges) == 2:
-        return find_stability_region(equation, *ranges, resolution=values or GRID)
     if equation.is_linear:
         return find_multipliers(equation, ranges[0], size.values)
     return find_diagram(equation, ranges[0], size, progress)

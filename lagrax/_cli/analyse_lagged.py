@@ -1,4 +1,4 @@
-"""Branches and stability charts of equations with lags, for `lagrax analyse`."""
+"""Branches of equations with lags, for `lagrax analyse`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,13 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ..analysis import (
-    Branch,
-    Cycle,
-    continue_branch,
-    find_hopf,
-    stability_chart,
-)
+from ..analysis import Branch, Cycle, continue_branch, find_hopf
 from ..analysis._lagged import as_lagged
 from ..training._progress import Progress
 from .analyse_diagram import Finding, summarise_ranges
@@ -132,29 +126,3 @@ def _tabulate(
             row = [number, branch.parameters[i], int(branch.stable[i]), period]
             rows.append([*row, *branch.extent(i).T.ravel()])
     return names, [*np.array(rows, float).T]
-
-
-# --- two parameters -------------------------------------------------------------------------------
-
-
-def find_chart(
-    equation: AnalysedEquation, x: ParameterRange, y: ParameterRange, resolution: int
-) -> Finding:
-    """The pairs of two parameters for which the equilibrium near the start is stable."""
-    xs, ys = (np.linspace(r.low, r.high, resolution) for r in (x, y))
-    chart = stability_chart(equation.over(x.name, y.name), xs, ys)
-    share = float(np.mean(chart.stable))
-    grid_x, grid_y = np.meshgrid(xs, ys)
-    tables = {
-        "chart.csv": (
-            [x.name, y.name, "growth"],
-            [grid_x.ravel(), grid_y.ravel(), chart.growth.ravel()],
-        ),
-        "boundary.csv": ([x.name, y.name], [*chart.boundary.T]),
-    }
-    return Finding(
-        summarise_ranges([x, y], resolution) | {"stable_share": share},
-        [f"Over {x} and {y}:", f"  the equilibrium is stable at {share:.1%} of the pairs"],
-        [chart.figure("chart", xlabel=x.name, ylabel=y.name)],
-        tables,
-    )

@@ -1,4 +1,4 @@
-"""The stability of a linear equation over one or two parameters, for `lagrax analyse`."""
+"""The stability of a linear equation over one parameter, for `lagrax analyse`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..analysis import StabilityRegion, stability_region
 from ..plotting import Figure, Line, Mark, Panel
 from .analyse_diagram import Finding, summarise_ranges
 from .analyse_equation import AnalysedEquation, ParameterRange
@@ -91,26 +90,3 @@ def _find_crossings(
     # Rounding leaves something tiny in place of zero.
     found = np.where(np.abs(found) < 1e-12 * np.ptp(values), 0.0, found)
     return [{"value": float(v), "gains": bool(g)} for v, g in zip(found, gains, strict=True)]
-
-
-def find_stability_region(
-    equation: AnalysedEquation, x: ParameterRange, y: ParameterRange, resolution: int
-) -> Finding:
-    """The pairs of two parameters for which the equation is stable."""
-    xs, ys = (np.linspace(r.low, r.high, resolution) for r in (x, y))
-    region: StabilityRegion = stability_region(equation.over(x.name, y.name), xs, ys)
-    share = float(np.mean(region.stable))
-    grid_x, grid_y = np.meshgrid(xs, ys)
-    tables = {
-        "region.csv": (
-            [x.name, y.name, "radius"],
-            [grid_x.ravel(), grid_y.ravel(), region.radius.ravel()],
-        ),
-        "boundary.csv": ([x.name, y.name], [*region.boundary.T]),
-    }
-    return Finding(
-        summarise_ranges([x, y], resolution) | {"stable_share": share},
-        [f"Over {x} and {y}:", f"  stable at {share:.1%} of the pairs"],
-        [region.figure("region", xlabel=x.name, ylabel=y.name)],
-        tables,
-    )

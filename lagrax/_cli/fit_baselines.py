@@ -17,7 +17,7 @@ MOST_ROWS = 20_000
 Values = Float[np.ndarray, "samples states"]
 
 
-class Series(NamedTuple):
+class FilledSeries(NamedTuple):
     """One measured series with its missing values filled, up to `until` for learning."""
 
     filled: Values
@@ -26,7 +26,7 @@ class Series(NamedTuple):
 
 
 def predict_baselines(
-    series: Sequence[Series], errors: Errors, season: Season | None, regular: bool
+    series: Sequence[FilledSeries], errors: Errors, season: Season | None, regular: bool
 ) -> dict[str, list[Float[np.ndarray, "origins steps"]]]:
     """What each baseline predicts where the equation did, for each state.
 
@@ -55,7 +55,7 @@ def predict_baselines(
 
 
 def _repeat_season(
-    series: Sequence[Series], errors: Errors, season: int, j: int
+    series: Sequence[FilledSeries], errors: Errors, season: int, j: int
 ) -> Float[np.ndarray, "origins steps"]:
     """The value of the last season; that at the origin where there is none yet."""
     rows = []
@@ -78,7 +78,7 @@ class Autoregression(NamedTuple):
 
 
 def _fit_autoregression(
-    series: Sequence[Series], j: int, season: Season | None
+    series: Sequence[FilledSeries], j: int, season: Season | None
 ) -> Autoregression | None:
     """Least squares on the part to learn from, with the order of the least Schwarz criterion.
 
@@ -111,7 +111,7 @@ def _fit_autoregression(
     return best
 
 
-def _list_lags(series: Series, j: int, most: int) -> Float[np.ndarray, "rows columns"]:
+def _list_lags(series: FilledSeries, j: int, most: int) -> Float[np.ndarray, "rows columns"]:
     """A constant, the inputs and the last `most` values, and the value after them."""
     x = series.filled[: series.until, j]
     rows = len(x) - most
@@ -121,7 +121,7 @@ def _list_lags(series: Series, j: int, most: int) -> Float[np.ndarray, "rows col
 
 
 def _run_autoregression(
-    series: Sequence[Series], errors: Errors, model: Autoregression, j: int
+    series: Sequence[FilledSeries], errors: Errors, model: Autoregression, j: int
 ) -> Float[np.ndarray, "origins steps"]:
     order, steps = len(model.lags), errors.measured.shape[1]
     past = []

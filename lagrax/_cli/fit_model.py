@@ -19,7 +19,7 @@ from ..identify import Forecast, Identifier
 from ..identify._checks import has_too_many_digits
 from ..identify._selection import Scan, Selection, select_delays
 from ..training._machine import load
-from .fit_baselines import Series, predict_baselines
+from .fit_baselines import FilledSeries, predict_baselines
 from .fit_delays import Lookback, make_candidates, make_delays, read_lookback, refine_chosen
 from .fit_options import FitError, FitOptions
 from .fit_scores import Score, find_doubt, score_predictions
@@ -392,7 +392,7 @@ def _score(
     errors = model._measure_errors(max(model.window_, later)).until(model.window_)
     pairs = zip(model.series_, model.held_out_from_, strict=True)
     own = len(tables[0].input_names) - tables[0].season_inputs
-    series = [Series(t.filled, t.us[:, :own], until) for t, until in pairs]
+    series = [FilledSeries(t.filled, t.us[:, :own], until) for t, until in pairs]
     regular = all(t.is_regular for t in tables)
     baselines = predict_baselines(series, errors, season, regular)
     variance = np.concatenate([t.filled for t in model.series_]).var(axis=0)

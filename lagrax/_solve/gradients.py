@@ -36,7 +36,8 @@ class Checkpointed(eqx.Module):
     Choose it for training, and in general. The gradient is that of the computed solution, exact to
     rounding, with accepted adaptive steps taken as given.
 
-    It keeps one state an interval and the steps of a single interval. With adaptive steps it also
+    It keeps one state an interval and the steps of a single interval; of many equal steps it keeps
+    the states between them, and takes each step again. With adaptive steps it also
     keeps the times at which they end. There is room for `max_steps` of these in each interval or,
     if there are many intervals, for four times an interval's share, and at least 1024.
 
@@ -100,19 +101,26 @@ def solve_interval(
         if isinstance(gradient, Direct):
             return _find_then_replay(interval, method, state)
         return _with_backward(interval, method, gradient, state, _pull_back_by_replay)
-    run = lambda interval: _take_steps(interval, method)
-    if isinstance(gradient, Checkpointed):
+    is_checkpointed = isinstance(gradient, Checkpointed)
+    run = lambda interval: _take_steps(interval, method, is_checkpointed)
+    if is_checkpointed:
         # prevent_cse guards against a hazard that cannot occur inside a scan, at a cost.
         run = eqx.filter_checkpoint(run, prevent_cse=False)
     solution, outcome = run(interval)
     return solution, state, outcome
 
 
-def _take_steps(interval: Interval, method: Method) -> tuple[IntervalSolution, Outcome]:
+def _take_steps(
+    interval: Interval, method: Method, is_checkpointed: bool = False
+) -> tuple[IntervalSolution, Outcome]:
     assert method.steps is not None
     keep = (lambda state, info: info) if interval.save_at.shape[0] else None
     unroll = method.unrolls_steps(interval.field)
-    y, infos, outcome = take_equal_steps(interval, method.stepper, method.steps, keep, unroll)
+    # Many steps are replayed one by one: 6 % more time, and a sixteenth of the memory for 16 steps.
+    replay = is_checkpointed and not unroll and method.steps >= 8
+    y, infos, outcome = take_equal_steps(
+        interval, method.stepper, method.steps, keep, unroll, replay
+    )
     ends = jnp.arange(method.steps + 1, dtype=interval.length.dtype) / method.steps
     saves = save_equal_steps(method.stepper.interpolation, interval.save_at, ends, infos)
     return IntervalSolution(y, saves), outcome

@@ -10,7 +10,7 @@ from jaxtyping import Array, Int, PyTree, Real
 from .delays import Input
 
 
-class Line(eqx.Module):
+class LinearPiece(eqx.Module):
     """A signal that changes linearly within an interval: its value at time `start`, and its slope.
 
     Interval rows of a solve have one more axis in front.
@@ -49,7 +49,7 @@ def make_input_rows(signal: Input, sample: Int[Array, " intervals"]) -> PyTree:
 
     # Without a slope the start does not matter, and it may be infinite.
     start = jnp.where(moves, ts[number] + signal.delay, 0)
-    return Line(held, jax.tree.map(find_slope, signal.us, held), start)
+    return LinearPiece(held, jax.tree.map(find_slope, signal.us, held), start)
 
 
 def example_of_input(signal: Input) -> PyTree[Array]:
@@ -59,4 +59,4 @@ def example_of_input(signal: Input) -> PyTree[Array]:
 
 def read_inputs(history: Any, t: Real[Array, ""]) -> tuple:
     """Replaces the lines of a history by their values at time t."""
-    return tuple(h.evaluate(t) if isinstance(h, Line) else h for h in history)
+    return tuple(h.evaluate(t) if isinstance(h, LinearPiece) else h for h in history)

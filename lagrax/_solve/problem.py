@@ -64,7 +64,7 @@ class Problem(NamedTuple):
     traced_ends: list[Any]
 
 
-class _Equation(NamedTuple):
+class _InitialValueProblem(NamedTuple):
     """The checked equation. `dtype` is that of time, for the other fields see `Problem`."""
 
     fields: list[Callable]
@@ -141,7 +141,9 @@ def make_problem(
     )
 
 
-def _check_equation(field: Any, t0: Any, t1: Any, y0: Any, delays: Any, jumps: Any) -> _Equation:
+def _check_equation(
+    field: Any, t0: Any, t1: Any, y0: Any, delays: Any, jumps: Any
+) -> _InitialValueProblem:
     check_delays(delays)
     delays = list(delays)
     fields = check_fields(field, delays)
@@ -154,11 +156,11 @@ def _check_equation(field: Any, t0: Any, t1: Any, y0: Any, delays: Any, jumps: A
         past = eqx.Partial(lambda y0, t: y0, y0)
     check_resolution(delays, jumps, t0, t1, dtype)
     is_shared = not isinstance(field, (list, tuple))
-    return _Equation(fields, is_shared, y0, past, dtype, delays, jumps)
+    return _InitialValueProblem(fields, is_shared, y0, past, dtype, delays, jumps)
 
 
 def _make_checked_grid(
-    equation: _Equation, t0: Any, t1: Any, intervals: Any, solver: Any, jump_ts: Any
+    equation: _InitialValueProblem, t0: Any, t1: Any, intervals: Any, solver: Any, jump_ts: Any
 ) -> Grid:
     """Makes the grid, and checks that the numbers of intervals and of fields suffice for it."""
     fields, delays, jumps = equation.fields, equation.delays, equation.jumps

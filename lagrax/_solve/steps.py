@@ -280,13 +280,19 @@ def integrate_constant(interval: Interval) -> IntervalSolution:
 
 
 def take_equal_steps(
-    interval: Interval, stepper: Stepper, steps: int, keep: Callable | None, unroll: bool
+    interval: Interval,
+    stepper: Stepper,
+    steps: int,
+    keep: Callable | None,
+    unroll: bool,
+    replay: bool = False,
 ) -> tuple[State, PyTree, Outcome]:
     """Takes equal steps through an interval, and returns the final state.
 
     Of every step it also returns `keep(state, info)`, a function of the solver's state at its start
     and of its dense output. The outcome is that of the first step that failed, if any did. `unroll`
-    replaces the compiled loop by copies of its body.
+    replaces the compiled loop by copies of its body. With `replay` the backward pass keeps the
+    state at the start of each step, instead of its stages, and takes the step again.
     """
     f, lags = interval.vector_field(stepper.looks_ahead), interval.function_lags
     dense = keep is not None
@@ -311,6 +317,8 @@ def take_equal_steps(
 
     state = stepper.begin(f, interval.start, h, interval.y) if carries_state else None
     loop = _unrolled_scan if unroll else lax.scan
+    if replay:
+        body = jax.checkpoint(body, prevent_cse=False)
     (y, _), (kept, results, taus) = loop(body, (interval.y, state), (starts, lagged))
     if lags is None and isinstance(stepper, ExplicitRungeKutta):
         return y, kept, Outcome(RESULTS.successful, interval.end)

@@ -11,11 +11,11 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from .._solve.arguments import check_memory, check_whole
-from ..plotting import Figure, Mark, Points
+from ..plotting import Figure
 from ._equilibria import Equation, equilibrium_of, roots_of
 from ._lagged import LaggedEquation, State, as_lagged, get_lags, linearise
 from ._map import Values
-from ._planes import draw_area, draw_plane, find_edges, make_grid
+from ._planes import draw_stability, find_edges, make_grid
 
 
 class StabilityChart(NamedTuple):
@@ -43,12 +43,8 @@ class StabilityChart(NamedTuple):
         self, name: str = "chart", *, xlabel: str = "first", ylabel: str = "second"
     ) -> Figure:
         """Draws the stable region and its boundary."""
-        marks: list[Mark] = [
-            draw_area(self.x, self.y, self.stable, "sky", "stable"),
-            Points(self.boundary[:, 0], self.boundary[:, 1], "boundary", "blue", size=1.5),
-        ]
         caption = f"The {xlabel} and {ylabel} for which all roots have a negative real part."
-        return Figure(name, caption, [draw_plane(self.x, self.y, marks, xlabel, ylabel)])
+        return Figure(name, caption, [draw_stability(self, xlabel, ylabel)])
 
 
 def stability_chart(

@@ -464,9 +464,9 @@ def _third(function: Callable, point: Array) -> Callable:
 def _extend(form: Callable) -> Callable:
     """A real multilinear form on complex arguments."""
 
-    def extended(*vectors):
+    def extension(*vectors):
         parts = [((1, z.real), (1j, z.imag)) for z in vectors]
         terms = itertools.product(*parts)
         return sum(np.prod([c for c, _ in term]) * form(*(x for _, x in term)) for term in terms)
 
-    return extended
+    return extension

@@ -159,12 +159,8 @@ class StabilityRegion(NamedTuple):
         self, name: str = "stability", *, xlabel: str = "first", ylabel: str = "second"
     ) -> Figure:
         """Draws the stable region and its boundary."""
-        marks: list[Mark] = [
-            draw_area(self.x, self.y, self.stable, "sky", "stable"),
-            Points(self.boundary[:, 0], self.boundary[:, 1], "boundary", "blue", size=1.5),
-        ]
         caption = f"The {xlabel} and {ylabel} for which all multipliers lie inside the unit circle."
-        return Figure(name, caption, [draw_plane(self.x, self.y, marks, xlabel, ylabel)])
+        return Figure(name, caption, [draw_stability(self, xlabel, ylabel)])
 
 
 def stability_region(make: Callable[..., Any], x: Values, y: Values) -> StabilityRegion:
@@ -266,6 +262,15 @@ def draw_area(
             xs.append(np.array([x[start] - step / 4, x[end - 1] + step / 4, np.nan]))
             ys.append(np.array([height, height, np.nan]))
     return Line(np.concatenate(xs), np.concatenate(ys), label, colour, width=260 / len(y))
+
+
+def draw_stability(chart: Any, xlabel: str, ylabel: str) -> Panel:
+    """The stable region of a chart of stability, and its boundary."""
+    marks: list[Mark] = [
+        draw_area(chart.x, chart.y, chart.stable, "sky", "stable"),
+        Points(chart.boundary[:, 0], chart.boundary[:, 1], "boundary", "blue", size=1.5),
+    ]
+    return draw_plane(chart.x, chart.y, marks, xlabel, ylabel)
 
 
 def draw_plane(x: np.ndarray, y: np.ndarray, marks: list[Mark], xlabel: str, ylabel: str) -> Panel:

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from lagrax._cli.fit_baselines import STILL, Series, predict_baselines
+from lagrax._cli.fit_baselines import STILL, FilledSeries, predict_baselines
 from lagrax._cli.fit_figures import find_extremes
 from lagrax._cli.fit_model import suggest_inputs
 from lagrax._cli.fit_options import FitError
@@ -43,7 +43,7 @@ def test_an_autoregression_continues_its_own_series():
         noise = 0.01 * rng.standard_normal() * (k < 300)
         x[k + 1] = 0.3 + 1.5 * x[k] - 0.9 * x[k - 1] + 0.7 * u[k] + noise
     errors = make_errors(x[:, None], [300, 320, 350], 40, 300)
-    series = [Series(x[:, None], u[:, None], 300)]
+    series = [FilledSeries(x[:, None], u[:, None], 300)]
     predicted = predict_baselines(series, errors, None, True)
     assert list(predicted) == [STILL, "AR(2)"]
     np.testing.assert_allclose(predicted["AR(2)"][0], errors.measured[..., 0], atol=0.05)
@@ -55,7 +55,7 @@ def test_the_last_season_is_repeated():
     x = np.arange(30.0)
     errors = make_errors(x[:, None], [20], 9, 20)
     season = Season(4, "4 months", "4mo")
-    series = [Series(x[:, None], np.zeros((30, 0)), 20)]
+    series = [FilledSeries(x[:, None], np.zeros((30, 0)), 20)]
     predicted = predict_baselines(series, errors, season, False)
     np.testing.assert_array_equal(
         predicted["last season (4 months)"][0][0], [17, 18, 19, 20, 17, 18, 19, 20, 17]

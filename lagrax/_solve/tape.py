@@ -186,7 +186,8 @@ class Recording(eqx.Module):
 
     def read(self) -> Tape:
         """The tape, also within an `equinox.internal.while_loop`, where its arrays are buffers."""
-        return jax.tree.map(lambda x: x[:], self.tape, is_leaf=lambda x: hasattr(x, "at"))
+        read = lambda x: x[:] if x.shape else x
+        return jax.tree.map(read, self.tape, is_leaf=lambda x: hasattr(x, "at"))
 
     def put(self, number: Any, end: Any, coefficients: PyTree, state: PyTree, keep: Any):
         """The recording with one more step, if `keep` is true. If `end` is None, it is there."""

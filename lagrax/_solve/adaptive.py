@@ -282,7 +282,7 @@ def _make_advance(interval: Interval, f, method: Method, clip, begun: Array, fir
         if of_step.function_lags is not None:
             lags, args = of_step.function_lags, of_step.args
             passage = find_passage(lags, args, now.t, h, coefficients, now.retakes)
-            passage = passage.limit(accepted, t_next)
+            passage = passage.limit(accepted, jnp.asarray(t_next))
             accepted, t = accepted & ~passage.retake, jnp.where(passage.retake, now.t, t)
             clipped |= passage.retake
         result = _judge_step(interval, y, failed, accepted, t, dt)
@@ -339,6 +339,7 @@ def _pass_breakpoints(
     lags, recording, state = interval.function_lags, new.recording, new.adaptive
     assert lags is not None
     assert recording is not None
+    assert state.segments is not None
     breakpoints: Any = recording.tape.breakpoints
     breakpoints = breakpoints.put_segments(step, state.segments, ok)
     has_kink = ok & passage.passes & (passage.level < method.levels)

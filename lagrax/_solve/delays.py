@@ -4,7 +4,7 @@ import abc
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeGuard
 
 import equinox as eqx
 import jax
@@ -291,7 +291,7 @@ def with_periods(delays: Sequence[Delay], periods: Sequence[RealScalar]) -> list
     return [one(delay) for delay in delays]
 
 
-def is_function(delay: Any) -> bool:
+def is_function(delay: Any) -> TypeGuard[Lag]:
     """Whether a delay is a lag that depends on time or on the state."""
     return isinstance(delay, Lag) and callable(delay.tau)
 
@@ -304,8 +304,8 @@ def find_moving(delays: Sequence[Any]) -> tuple[int, ...]:
     """
     if not any(is_function(d) for d in delays):
         return ()
-    reads_state = lambda d: isinstance(d, Lag) and (is_function(d) or np.ndim(d.tau) == 0)
-    return tuple(i for i, d in enumerate(delays) if reads_state(d))
+    is_single = lambda tau: np.ndim(tau) == 0
+    return tuple(i for i, d in enumerate(delays) if isinstance(d, Lag) and is_single(d.tau))
 
 
 def list_periods(delays: Sequence[Entry]) -> list[Any]:

@@ -152,7 +152,7 @@ def make_lag_functions(delays: Sequence[Entry], t: Array, y: State, args: PyTree
     def make(delay: Any) -> Any:
         if not is_function(delay):
             return delay
-        given = delay.tau
+        given: Any = delay.tau
         try:
             tau = eqx.filter_eval_shape(lambda: jax.tree.map(jnp.asarray, given(t, y, args)))
         except Exception as error:
@@ -190,7 +190,7 @@ def make_function_lags(delays: Sequence[Any], initial: Callable, t0: Array) -> F
     lags = [delays[i] for i in places]
     as_time = lambda x: jnp.asarray(x, t0.dtype)
     fixed = lambda tau: eqx.Partial(lambda tau, t, y, args: tau, as_time(tau))
-    functions = [lag.tau if is_function(lag) else fixed(lag.tau) for lag in lags]
+    functions: list[Any] = [lag.tau if is_function(lag) else fixed(lag.tau) for lag in lags]
     low = [as_time(lag.taus) for lag in lags]
     high = [as_time(lag.high if is_function(lag) else lag.tau) for lag in lags]
     return FunctionLags(places, functions, jnp.stack(low), jnp.stack(high), initial, t0)

@@ -87,10 +87,10 @@ class Interval(eqx.Module):
                     found.append(reads)
                 for place, state in zip(functions.places, states, strict=True):
                     history[place] = state
-            if lags is not None and lagged is None:
-                inside = jnp.where(t > self.end, self.end, t) if looks_ahead else t
-                lagged = lags.read(inside, right, t - inside if looks_ahead else None)
             if lags is not None:
+                if lagged is None:
+                    inside = jnp.where(t > self.end, self.end, t) if looks_ahead else t
+                    lagged = lags.read(inside, right, t - inside if looks_ahead else None)
                 entries = iter(lags.complete(lagged, y))
                 history = [next(entries) if h is None else h for h in history]
             return self._evaluate(t, y, self.field.prepare(tuple(history)), looks_ahead)

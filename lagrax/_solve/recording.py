@@ -79,7 +79,7 @@ def record_interval(
 def _put_kink(recording: Recording, row: Array, has_kink: Array | None, found) -> Recording:
     """Adds the start of an interval to the breakpoints, if it is one."""
     tape = recording.tape
-    if tape.breakpoints is None or found is not None:
+    if tape.breakpoints is None or has_kink is None or found is not None:
         return recording
     put = tape.breakpoints.put_knot(tape.first[row], tape.ts, has_kink & (row > 0))
     return recording.put_breakpoints(put)

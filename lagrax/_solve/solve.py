@@ -366,7 +366,7 @@ def _advance(problem: Problem, found, field: Field, initial: Callable, carry: _C
         adaptive,
         RESULTS.where(failed, outcome.result, carry.result),
         jnp.where(failed, outcome.t, carry.failed_at),
-        None if carry.taus is None else jnp.where(failed, outcome.taus, carry.taus),
+        select(failed, outcome.taus, carry.taus),
         problem.meter.step(carry.meter, (row.number + 1) / problem.grid.num_intervals),
     )
     return carry, (y1, is_finite(y1), saves, end if problem.jumps else None)

@@ -9,11 +9,11 @@ study does, and share its runs.
 - *Continuity*: training with random numbers of steps, against the same number in each step. The
   accuracy with fine steps shows which model still is the solution of its equation.
 - *Recipe*: augmented images, a decaying learning rate and weight decay, with the parameters of the
-  paper's models.
+  paper's models. A NODE trained in the same way shows how much of the gain is the model's.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..models import DATASETS, paper_intervals, paper_size
 from ..result import ResultTable
@@ -80,6 +80,12 @@ def continuity_protocol(model: str) -> Protocol:
     return dataclasses.replace(protocol, recipe=Recipe(random_steps=choices))
 
 
+def belongs_to_continuity(record: RunRecord) -> bool:
+    return record.model in CONTINUITY_MODELS and record.run.protocol == continuity_protocol(
+        record.model
+    )
+
+
 # --- the recipe -----------------------------------------------------------------------------------
 
 RECIPE_DATASET = "cifar10"
@@ -119,9 +125,10 @@ def ablation_tables(records: Sequence[RunRecord]) -> list[ResultTable]:
     columns += ["parameters", "seeds"]
     note = (
         f"The chosen epoch is the best on {HELD_OUT:,} held-out training images. All models take "
-        "twelve evaluations by midpoint steps and have nearly the same number of parameters. – "
-        "marks models that are not yet trained (`--study ablation`)."
+        "twelve evaluations by midpoint steps and have nearly the same number of parameters."
     )
+    if not all(groups.values()):
+        note += " – marks models that are not yet trained (`--study ablation`)."
     return [ResultTable(columns, models, title, note), _make_question_table(title, groups)]
 
 
@@ -149,13 +156,7 @@ def _make_question_table(title: str, groups: dict[str, list[RunRecord]]) -> Resu
             comparisons.append(Comparison(question, one, two, counts))
     error_rate = find_error_rate([x.p_value for x in comparisons])
     names = {question: f"{model} − {other}" for question, model, other in QUESTIONS}
-    verdicts = {"holds": "better", "does not hold": "worse"}
-    rows = []
-    for comparison in comparisons:
-        claim = comparison.judge(error_rate)
-        verdict = verdicts.get(claim.verdict, claim.verdict)
-        seeds = " and ".join(map(str, comparison.seeds))
-        rows.append([claim.claim, names[claim.claim], claim.show_value(), verdict, seeds])
+    rows = [_show_verdict(x, names[x.claim], error_rate) for x in comparisons]
     note = (
         "Differences of the mean accuracy at the chosen epoch, with intervals of Welch's test, "
         f"corrected for the number of questions. {len(comparisons)} of {len(QUESTIONS)} questions "
@@ -189,4 +190,66 @@ def recipe_tables(records: Sequence[RunRecord]) -> list[ResultTable]:
         "is far lower, the steps have become part of the model."
     )
     columns = ["model", "chosen epoch", "chosen, fine steps", "paper", "seeds"]
-    return [ResultTable(columns, rows, "Recipe study", note)]
+    tables = [ResultTable(columns, rows, "Recipe study", note)]
+    one, two = (groups.get((RECIPE_DATASET, model), []) for model in RECIPE_MODELS)
+    if min(len(one), len(two)) < FEWEST:
+        return tables
+    name = " − ".join(RECIPE_MODELS)
+    measures = {
+        "chosen epoch": ([x.chosen for x in one], [x.chosen for x in two]),
+        "chosen, fine steps": (get_fine(one), get_fine(two)),
+    }
+    comparisons = [
+        Comparison(measure, Spread.of(a), Spread.of(b), (len(a), len(b)))
+        for measure, (a, b) in measures.items()
+    ]
+    error_rate = find_error_rate([x.p_value for x in comparisons])
+    rows = [_show_verdict(x, name, error_rate) for x in comparisons]
+    note = "Differences of the means, with intervals of Welch's test, corrected for their number."
+    columns = ["accuracy", "models", "difference", "verdict", "seeds"]
+    return [*tables, ResultTable(columns, rows, "Recipe study, the models compared", note)]
+
+
+def _show_verdict(comparison: Comparison, models: str, error_rate: float) -> list[str]:
+    claim = comparison.judge(error_rate)
+    verdict = {"holds": "better", "does not hold": "worse"}.get(claim.verdict, claim.verdict)
+    seeds = " and ".join(map(str, comparison.seeds))
+    return [claim.claim, models, claim.show_value(), verdict, seeds]
+
+
+def continuity_tables(
+    records: Sequence[RunRecord], default: Mapping[tuple[str, str], Sequence[RunRecord]]
+) -> list[ResultTable]:
+    """Models trained with random numbers of steps, beside those with fixed ones in `default`."""
+    rows = []
+    for model in CONTINUITY_MODELS:
+        of_model = [x for x in records if x.model == model]
+        pairs = (("fixed", default.get((CONTINUITY_DATASET, model), ())), ("random", of_model))
+        for steps, group in pairs:
+            if group:
+                name = f"{DATASETS[CONTINUITY_DATASET]}, {model}"
+                rows.append([name, steps, *_show_gap(group), str(len(group))])
+    if not records:
+        return []
+    steps = records[0].run.protocol.recipe
+    assert steps is not None
+    choices = " or ".join(map(str, steps.random_steps))
+    note = (
+        f"With random steps, each batch of the training takes {choices} steps an interval. The "
+        "accuracies are those of the last epoch. A positive difference is lost with fine steps. "
+        "The error left is that of the final state with the model's own steps, relative to its way "
+        f"from the first one. Random steps are trained without {HELD_OUT:,} of the training images."
+    )
+    columns = ["model", "steps", "own steps", "fine steps", "difference", "error left", "seeds"]
+    return [ResultTable(columns, rows, "Continuity study", note)]
+
+
+def _show_gap(records: Sequence[RunRecord]) -> list[str]:
+    """The accuracies with a model's own steps and with fine ones, and how far they differ."""
+    fine = get_fine(records)
+    gaps = [x.last - x.fine_accuracy for x in records if x.fine_accuracy is not None]
+    errors = [100 * x.solver_error for x in records if x.solver_error is not None]
+    own = str(Spread.of([x.last for x in records]))
+    gap = str(Spread.of(gaps)).replace("-", "−")
+    error = f"{Spread.of(errors)} %" if errors else "–"
+    return [own, str(Spread.of(fine)), gap, error]

@@ -17,7 +17,13 @@ from lagrax.plotting import Figure
 from ..data.errors import join_names
 from ..models import AUGMENTED, DATASETS, TABLE_1
 from ..result import Result, ResultTable, TrainingTime
-from .ablation_study import ablation_tables, belongs_to_recipe, recipe_tables
+from .ablation_study import (
+    ablation_tables,
+    belongs_to_continuity,
+    belongs_to_recipe,
+    continuity_tables,
+    recipe_tables,
+)
 from .claims import (
     Comparison,
     Spreads,
@@ -72,6 +78,7 @@ def make_image_result(
     tables = [*_make_measures_table(groups.default), *_make_accuracy_tables(groups.default)]
     tables += validation_tables(groups.validation, groups.default)
     tables += [*ablation_tables(groups.validation), *recipe_tables(groups.recipe)]
+    tables += continuity_tables(groups.continuity, groups.default)
     tables += evaluation_tables(groups.default)
     tables += study_tables(groups.study) if groups.study else ()
     tables += [_make_other_table(groups.other, groups.default)] if groups.other else []
@@ -125,12 +132,13 @@ class RecordGroups(NamedTuple):
     study: list[RunRecord]
     validation: list[RunRecord]
     recipe: list[RunRecord]
+    continuity: list[RunRecord]
     other: list[RunRecord]
 
 
 def divide_records(records: Sequence[RunRecord]) -> RecordGroups:
     default: Cells = {}
-    validation, study, recipe, other = [], [], [], []
+    validation, study, recipe, continuity, other = [], [], [], [], []
     for record in records:
         in_study = belongs_to_study(record)
         if in_study:
@@ -141,11 +149,13 @@ def divide_records(records: Sequence[RunRecord]) -> RecordGroups:
             validation.append(record)
         elif belongs_to_recipe(record):
             recipe.append(record)
+        elif belongs_to_continuity(record):
+            continuity.append(record)
         elif not in_study:
             other.append(record)
     # Without other settings there is nothing to study.
     study = study if any(not record.is_default for record in study) else []
-    return RecordGroups(default, study, validation, recipe, other)
+    return RecordGroups(default, study, validation, recipe, continuity, other)
 
 
 def _describe_machines(records: Sequence[RunRecord]) -> dict[str, object]:

@@ -21,7 +21,12 @@ from reproduction.images import (
     sweeps,
     training,
 )
-from reproduction.images.ablation_study import ABLATION_MODELS, QUESTIONS, recipe_protocol
+from reproduction.images.ablation_study import (
+    ABLATION_MODELS,
+    QUESTIONS,
+    continuity_protocol,
+    recipe_protocol,
+)
 from reproduction.images.protocol import Recipe
 from reproduction.images.records import encode_record, parse_record, read_records
 from reproduction.images.training import augment_images, make_optimiser, train_run
@@ -125,6 +130,31 @@ def test_the_table_of_the_recipe(tmp_path):
     table = tables_of(tmp_path, lines)["Recipe study"]
     assert table.rows == [["CIFAR-10, A4+NODE", "70.00", "69.00", "58.93 ± 0.33", "1"]]
     assert "Runs of other settings" not in tables_of(tmp_path, lines)
+    values = {"A4+UNPCDDE5": [73.0, 74.0, 73.5], "A4+NODE": [70.0, 70.1, 70.3]}
+    lines = [
+        a_record(model, seed, accuracy, recipe_protocol(model))
+        for model, accuracies in values.items()
+        for seed, accuracy in enumerate(accuracies)
+    ]
+    chosen, fine = tables_of(tmp_path, lines)["Recipe study, the models compared"].rows
+    assert chosen[1:2] + chosen[3:] == ["A4+UNPCDDE5 − A4+NODE", "better", "3 and 3"]
+    assert chosen[2].startswith(f"{73.5 - np.mean(values['A4+NODE']):.3f} (")
+    assert fine[2] == chosen[2]
+
+
+def test_the_table_of_continuity(tmp_path):
+    """Lines of models with random steps stand beside those of the tables."""
+    protocol = continuity_protocol("UNPCDDE2")
+    assert np.mean(protocol.recipe.random_steps) == protocol.steps
+    lines = [
+        a_record("UNPCDDE2", seed, 96.0 + seed, protocol).replace("cifar10", "mnist")
+        for seed in range(2)
+    ]
+    tables = tables_of(tmp_path, lines)
+    assert "Runs of other settings" not in tables
+    # The last epoch has 41, and fine steps one less than the chosen one.
+    row = ["MNIST, UNPCDDE2", "random", "41.00 ± 0.00", "95.50 ± 0.71", "−54.50 ± 0.71", "–", "2"]
+    assert tables["Continuity study"].rows == [row]
 
 
 # --- recipes --------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from lagrax._cli.fit_baselines import STILL, Series, predict_baselines
 from lagrax._cli.fit_seasons import Season, add_seasons
 from lagrax._cli.table import Measurements, Roles, read_tables
 from lagrax._cli.units import parse_period
-from lagrax.identify._errors import Errors, find_band, measure_errors
+from lagrax.identify._errors import Errors, measure_errors
 from lagrax.identify._series import Trajectory
 
 RESULTS = Path(__file__).parent / "results" / "real_tables.jsonl"
@@ -119,7 +119,7 @@ CASES = {
     "lynx": Case(
         "Canadian lynx trapped in a year, 1821 to 1934",
         load_r("lynx"),
-        "--lag 2 --field library --degree 1 --forecast 10",
+        "--field library --degree 1 --forecast 10",
         ("value",),
         10,
         10,
@@ -159,7 +159,7 @@ CASES = {
     "sunspots": Case(
         "yearly sunspots, 1700 to 1988",
         load_r("sunspot.year"),
-        "--lag 3 --field library --degree 1",
+        "--field library --degree 1",
         ("value",),
         11,
         11,
@@ -167,7 +167,7 @@ CASES = {
     "LakeHuron": Case(
         "yearly level of a lake",
         load_r("LakeHuron"),
-        "--lag 1 --field library --degree 1",
+        "--field library --degree 1",
         ("value",),
         5,
     ),
@@ -272,13 +272,18 @@ def _judge(
     renamed = {k.split(" (")[0]: v for k, v in others.items()}
     with _quiet():
         renamed["pysindy"] = _predict_sindy(tables, until, errors)
-    widths = find_band(model._measure_errors(errors.measured.shape[1]), model._model.dataset.scale)(
-        errors.elapsed[0]
-    )
+    band = model._find_band(model._measure_errors(errors.measured.shape[1]))
+    inside = [
+        (low <= measured) & (measured <= high)
+        for mean, measured, elapsed in zip(
+            errors.predicted, errors.measured, errors.elapsed, strict=True
+        )
+        for low, high in [band.around(mean, elapsed)]
+    ]
     found = {}
     for j, column in enumerate(tables[0].names):
         if column in case.columns:
-            found[column] = _score(errors, renamed, widths, j)
+            found[column] = _score(errors, renamed, np.array(inside), j)
     return {
         "columns": found,
         "origins": len(errors.origins),
@@ -331,7 +336,7 @@ def _predict(
     return errors, [Series(t.filled, t.us[:, :own], k) for t, k in zip(frames, first, strict=True)]
 
 
-def _score(errors: Errors, others: dict[str, Any], widths: np.ndarray, j: int) -> dict[str, Any]:
+def _score(errors: Errors, others: dict[str, Any], inside: np.ndarray, j: int) -> dict[str, Any]:
     """Root mean square errors in standard deviations, and the coverage of the band."""
     measured = errors.measured[..., j]
     known = np.isfinite(measured)
@@ -341,10 +346,9 @@ def _score(errors: Errors, others: dict[str, Any], widths: np.ndarray, j: int) -
         off = np.nan_to_num(np.abs(predicted - measured)[known], nan=1e6, posinf=1e6)
         return float(np.sqrt(np.mean(np.minimum(off, 1e6) ** 2)) / unit)
 
-    inside = np.abs(errors.predicted[..., j] - measured) <= widths[:, j]
     return {
         "lagrax": size(errors.predicted[..., j]),
-        "covered": float(np.mean(inside[known])),
+        "covered": float(np.mean(inside[..., j][known])),
         **{name: size(predicted[j]) for name, predicted in others.items()},
     }
 

@@ -17,10 +17,12 @@ from jaxtyping import Float
 from .._solve.delays import Delay, Learn
 from ..identify import Forecast, Identifier
 from ..identify._checks import has_too_many_digits
+from ..identify._fields import HeldLinear
 from ..identify._selection import Scan, Selection, select_delays
 from ..training._machine import load
 from .fit_baselines import FilledSeries, predict_baselines
 from .fit_delays import Lookback, make_candidates, make_delays, read_lookback, refine_chosen
+from .fit_linear import choose_model, describe_linear_run, is_compared, make_linear
 from .fit_options import FitError, FitOptions
 from .fit_scores import Score, find_doubt, score_predictions
 from .fit_seasons import Season, add_seasons, continue_inputs, find_season, read_season
@@ -183,7 +185,7 @@ def _fit_equation(data: Path, options: FitOptions, tables: Sequence[Measurements
         delays = make_delays(lookback, table)
         if selection is not None:
             delays = refine_chosen(selection, options.learn_tau)
-        model = _train(options, tables, delays)
+        model = _train(options, tables, delays, len(later), notes)
         stamps.append(time.monotonic())
         _say("Predicting, forecasting, and looking at the long run")
         parts = _predict(tables, model)
@@ -193,7 +195,7 @@ def _fit_equation(data: Path, options: FitOptions, tables: Sequence[Measurements
             season = read_season(table, options.season[0])
         scores = _score(tables, model, season, len(later))
         forecast = _forecast(tables[-1], model, later, future) if len(later) else None
-        long_run = _look_at_long_run(model)
+        long_run = _look_at_long_run(model, table)
     stamps.append(time.monotonic())
     names = ("choosing the delays", "fitting", "forecast and long run")
     seconds: dict[str, float] = dict(zip(names, np.diff(stamps).round(2).tolist(), strict=True))
@@ -359,6 +361,30 @@ def _advise(table: Measurements) -> None:
 
 
 def _train(
+    options: FitOptions,
+    tables: Sequence[Measurements],
+    delays: Sequence[Delay],
+    later: int,
+    notes: list[str],
+) -> Identifier:
+    if options.field == "linear" and (delays or options.select):
+        raise FitError(
+            "--field linear holds as many samples as predict best: leave --hold, --lag and "
+            "--select out, or use --field library."
+        )
+    fit_asked = lambda: _fit_asked(options, tables, delays)
+    fit_linear = lambda: _fit_to(tables, make_linear(options, tables, later))
+    if options.field == "linear":
+        _say("Fitting the equation")
+        return fit_linear()
+    if not is_compared(options, delays, tables):
+        return fit_asked()
+    model, sentence = choose_model(fit_asked, fit_linear, later)
+    notes.extend([sentence] if sentence else [])
+    return model
+
+
+def _fit_asked(
     options: FitOptions, tables: Sequence[Measurements], delays: Sequence[Delay]
 ) -> Identifier:
     model = Identifier(delays, **options.identifier_arguments())
@@ -368,6 +394,10 @@ def _train(
         _say("Fitting the equation")
     if options.field == "library":
         _advise(tables[-1])
+    return _fit_to(tables, model)
+
+
+def _fit_to(tables: Sequence[Measurements], model: Identifier) -> Identifier:
     ts, states, inputs = _arrange(tables)
     with _as_fit_error():
         return model.fit(ts, states, inputs)
@@ -379,7 +409,7 @@ def _predict(tables: Sequence[Measurements], model: Identifier) -> list[Part]:
     rows = zip(tables, model.predicted_from_, model.held_out_from_, strict=True)
     for table, first, held_out in rows:
         inputs = table.inputs if table.input_names else None
-        predicted = np.array(model.predict(table.ts, table.ys, inputs), float)
+        predicted = np.array(model._predict_as_judged(table.ts, table.ys, inputs), float)
         predicted[:first] = np.nan
         parts.append(Part(table, predicted, held_out))
     return parts
@@ -407,7 +437,9 @@ def _forecast(
     return model.forecast(later, inputs)
 
 
-def _look_at_long_run(model: Identifier) -> LongRun | str:
+def _look_at_long_run(model: Identifier, table: Measurements) -> LongRun | str:
+    if isinstance(model.equation_, HeldLinear):
+        return describe_linear_run(model, table.with_unit)
     reason = why_no_map(model)
     if reason is not None:
         return reason

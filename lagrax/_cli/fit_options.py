@@ -112,9 +112,19 @@ class FitOptions:
         bool, typer.Option("--select", help="Compare delays and choose those that are needed.")
     ] = False
     field: Annotated[
-        Literal["mlp", "library"],
-        typer.Option(help="Right-hand side: a network, or a polynomial that can be read."),
+        Literal["mlp", "library", "linear"],
+        typer.Option(
+            help="Right-hand side: a network, a polynomial that can be read, or a linear equation "
+            "that holds the last samples."
+        ),
     ] = "mlp"
+    linear: Annotated[
+        bool,
+        typer.Option(
+            help="Compare a library without delays with a linear equation of held samples, and "
+            "keep the one that predicts better."
+        ),
+    ] = True
     degree: Annotated[
         int, typer.Option(help="Highest degree of the library's terms.", min=1, max=6)
     ] = Options.degree
@@ -151,7 +161,7 @@ class FitOptions:
     def identifier_arguments(self) -> dict[str, Any]:
         """The options that are arguments of `Identifier`, too."""
         own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {name: own[name] for name in DEFAULTS if name in own}
+        return {name: own[name] for name in DEFAULTS if name in own and name != "season"}
 
     @property
     def roles(self) -> Roles:

@@ -100,7 +100,7 @@ def score_predictions(
 
     `baselines` are other predictions from these starts, and `variance` is that of whole columns.
     """
-    counted = _find_counted(errors)
+    counted = find_counted(errors)
     scores = []
     for j, name in enumerate(names):
         measured = errors.measured[..., j]
@@ -126,7 +126,7 @@ def score_predictions(
     return scores
 
 
-def _find_counted(errors: Errors) -> Bool[np.ndarray, "origins steps"]:
+def find_counted(errors: Errors) -> Bool[np.ndarray, "origins steps"]:
     """The held-out samples that are predicted from the last sample to learn from or later."""
     first = errors.held_out[:, :1]
     return errors.held_out & first if first.any() else errors.held_out

@@ -17,6 +17,8 @@ LEAST_CORRELATION = 0.3
 MOST_SAMPLES = 20_000
 # Pairs of cosine and sine: the season itself, its half, its third.
 MOST_PAIRS = 3
+# An alternating sine that is smaller is left out.
+LEAST_SINE = 0.1
 YEAR = 365.2425 * 86400
 _CALENDAR = ("years", "weeks", "days")
 
@@ -83,7 +85,7 @@ def add_seasons(table: Measurements, seasons: Sequence[Duration]) -> Measurement
 
     They act from each sample to the next, so they have the value in the middle between them.
     """
-    found: list[tuple[float, int]] = []
+    found: list[tuple[float, float]] = []
     for season in seasons:
         length = count_season(season, table.unit)
         if not 3 * table.gap <= length <= table.span:
@@ -92,13 +94,25 @@ def add_seasons(table: Measurements, seasons: Sequence[Duration]) -> Measurement
                 f"({table.in_words(3 * table.gap)}) and the length of the series "
                 f"({table.in_words(table.span)}), so it cannot be learned: give another one."
             )
-        pairs = min(MOST_PAIRS if len(seasons) == 1 else 2, int(length / table.gap - 1) // 2)
-        found.append((length, pairs))
+        most = MOST_PAIRS if len(seasons) == 1 else MOST_PAIRS - 1
+        found.append((length, min(most, _count_pairs(table, length))))
     return repeat_seasons(table, found)
 
 
+def _count_pairs(table: Measurements, length: float) -> float:
+    """The pairs of cosine and sine that samples tell apart.
+
+    With an even number of samples a season, the last pair alternates from sample to sample, and its
+    sine is enough.
+    """
+    pairs = int(length / table.gap - 1) // 2
+    alternates = abs(length / table.gap - 2 * (pairs + 1)) < 1e-3
+    sine = np.sin(2 * np.pi * (pairs + 1) * _middles(table.ts) / length)
+    return pairs + 0.5 if alternates and np.abs(sine).min() > LEAST_SINE else pairs
+
+
 def repeat_seasons(
-    table: Measurements, seasons: Sequence[tuple[float, int]], origin: float = 0.0
+    table: Measurements, seasons: Sequence[tuple[float, float]], origin: float = 0.0
 ) -> Measurements:
     """The table with seasons of given lengths and numbers of cosines as inputs. `origin` is the
     time of its first row on the clock of the table from which the seasons were learned."""
@@ -109,21 +123,29 @@ def repeat_seasons(
 
 
 def _add_season(
-    table: Measurements, length: float, pairs: int, suffix: str, origin: float
+    table: Measurements, length: float, pairs: float, suffix: str, origin: float
 ) -> Measurements:
-    names, columns = list(table.input_names), [table.inputs]
-    for pair in range(1, pairs + 1):
-        for name, function in (("cos", np.cos), ("sin", np.sin)):
-            names.append(f"{name}{pair}{'_' * bool(suffix)}{suffix}")
-            angle = 2 * np.pi * pair * (_middles(table.ts) + origin) / length
-            columns.append(function(angle)[:, None])
-    lengths = (*table.seasons, (length, pairs))
+    waves = _list_waves(_middles(table.ts) + origin, length, pairs)
+    names = (f"{name}{'_' * bool(suffix)}{suffix}" for name in waves)
     return dataclasses.replace(
         table,
-        input_names=tuple(names),
-        inputs=np.concatenate(columns, axis=1),
-        seasons=lengths,
+        input_names=(*table.input_names, *names),
+        inputs=np.column_stack([table.inputs, *waves.values()]),
+        seasons=(*table.seasons, (length, pairs)),
     )
+
+
+def _list_waves(
+    times: Float[np.ndarray, " samples"], length: float, pairs: float
+) -> dict[str, Float[np.ndarray, " samples"]]:
+    """The cosines and sines of a season and its fractions by their names. Half a pair is a sine."""
+    waves = {}
+    for pair in range(1, int(pairs + 0.5) + 1):
+        angle = 2 * np.pi * pair * times / length
+        if pair <= pairs:
+            waves[f"cos{pair}"] = np.cos(angle)
+        waves[f"sin{pair}"] = np.sin(angle)
+    return waves
 
 
 def _middles(ts: Float[np.ndarray, " samples"]) -> Float[np.ndarray, " samples"]:
@@ -144,7 +166,5 @@ def continue_inputs(
     columns = [np.concatenate([table.inputs[-1:, :number], given])]
     middles = _middles(np.append(table.ts[-1], later))
     for length, pairs in table.seasons:
-        for pair in range(1, pairs + 1):
-            angle = 2 * np.pi * pair * middles / length
-            columns += [np.cos(angle)[:, None], np.sin(angle)[:, None]]
-    return np.concatenate(columns, axis=1)
+        columns += _list_waves(middles, length, pairs).values()
+    return np.column_stack(columns)

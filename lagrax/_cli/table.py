@@ -37,7 +37,8 @@ class Measurements:
     - `left_out`: the columns that were not asked for and hold no numbers.
     - `offsets`: the times from which dates have another time zone, and that zone.
     - `group`: what tells this series from the others of its file.
-    - `seasons`: the length of each season among the inputs, and its number of cosines.
+    - `seasons`: the length of each season among the inputs, and its number of cosines and sines, a
+      half for a sine alone.
     """
 
     time_name: str
@@ -51,7 +52,7 @@ class Measurements:
     left_out: tuple[str, ...] = ()
     offsets: tuple[tuple[float, datetime.tzinfo], ...] = ()
     group: str = ""
-    seasons: tuple[tuple[float, int], ...] = ()
+    seasons: tuple[tuple[float, float], ...] = ()
 
     @property
     def gap(self) -> float:
@@ -84,7 +85,7 @@ class Measurements:
     @property
     def season_inputs(self) -> int:
         """The number of inputs, the last ones, that are cosines and sines of seasons."""
-        return sum(2 * pairs for _, pairs in self.seasons)
+        return sum(int(2 * pairs) for _, pairs in self.seasons)
 
     @property
     def is_regular(self) -> bool:

@@ -62,10 +62,23 @@ def differentiate_on_tape(solve: Callable, parts: Parts, sources: PyTree) -> PyT
         moving, arrays, before, tape, states = kept
         sources = eqx.combine(moving, arrays, rest)
         kept = before, tape, states
-        return _pull_back(parts, sources, kept, *cotangents[:4]), None
+        bar = _pull_back(parts, sources, kept, *cotangents[:4])
+        if sources[2].method.steps is None:
+            bar = explain_second_reverse(bar)
+        return bar, None
 
     run.defvjp(run_forward, run_backward)
     return run(moving, arrays)
+
+
+def explain_second_reverse(cotangent: PyTree) -> PyTree:
+    """Raises an error if the cotangent of a backward pass with a loop is pulled back once more."""
+    message = (
+        "This solve cannot be differentiated in reverse mode twice, since its backward pass has a "
+        "loop over adaptive steps. Use gradient=lagrax.Direct(), or forward mode over reverse mode "
+        "as in jax.hessian."
+    )
+    return eqxi.nondifferentiable_backward(cotangent, msg=message)
 
 
 class _Cotangents(NamedTuple):
@@ -101,7 +114,7 @@ def _pull_back(parts: Parts, sources, kept: tuple, y1: State, y1s: State, before
     start = _Cotangents(
         y1,
         zeros(eqx.filter(state, eqx.is_inexact_array)),
-        Tape(jnp.zeros_like(tape.ts), tape_bar.coefficients, tape.first, tape.knots),
+        dataclasses.replace(tape, ts=jnp.zeros_like(tape.ts), coefficients=tape_bar.coefficients),
         zeros(y1s) if problem.grid.ages else None,
         jax.tree.map(lambda x: jnp.concatenate([jnp.zeros_like(x[:1]), x]), before),
         zeros(moving),
@@ -321,7 +334,7 @@ class _Replay(NamedTuple):
         if not jax.tree.leaves(reads_bar):
             return tape_bar
         ts, coefficients = _add((tape_bar.ts, tape_bar.coefficients), reads_bar)
-        return Tape(ts, coefficients, tape_bar.first, tape_bar.knots)
+        return dataclasses.replace(tape_bar, ts=ts, coefficients=coefficients)
 
     def step(self, j: Array, interval: Interval, y: State, state: PyTree, reads: PyTree):
         """The state after step j, its polynomial, and the solver's state."""

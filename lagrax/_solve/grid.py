@@ -26,8 +26,10 @@ from .jumps import Jump
 MOST_VARIABLES = 100
 # These rows move by one at every breakpoint. This many moves take minutes.
 MOST_MOVES = 10**11
-# Kinks are followed to at most so many sums of lags. Each is a breakpoint for every kink.
+# Kinks are followed to at most so many sums of lags. Each is a breakpoint for every kink. Those of
+# traced lags are there even if they lie beyond the end.
 MOST_SUMS = 1000
+MOST_TRACED_SUMS = 100
 
 
 class Grid(eqx.Module):
@@ -47,7 +49,7 @@ class Grid(eqx.Module):
 
     Holds need the states at the last `num_knots` breakpoints, lags the dense output of the last
     `num_dense` intervals. `covered` is False if traced delays do not fit the static number of
-    intervals.
+    intervals. `is_even` says that all of them have the same length, known when traced.
 
     `kinks` says at which starts the solution has a kink, if lags that are functions may pass them.
     The others only bound the length of intervals.
@@ -65,6 +67,7 @@ class Grid(eqx.Module):
     num_intervals: int = eqx.field(static=True)
     num_knots: int = eqx.field(static=True)
     num_dense: int = eqx.field(static=True)
+    is_even: bool = eqx.field(static=True)
     kinks: Bool[AnyArray, " intervals"] | None = None
 
 
@@ -108,8 +111,8 @@ def make_grid(
     else:
         points = _merge_close(np.sort(points), t0, t1, slack, lags)
     starts = xp.concatenate([xp.atleast_1d(xp.asarray(t0, points.dtype)), points[:-1]])
-    owner = None
     num = points.shape[0]
+    owner = None
     if traced:
         owner = _find_owners(candidates, order)
         found = _look_up_in_order(delays, others, sources, owner, points, t0, t1, slack)
@@ -118,8 +121,8 @@ def make_grid(
     (ages, past_times, from_past), samples, events = found
     num_knots = 1 + max([int(np.max(a)) if not is_traced(a) else num for a in ages], default=0)
     _check_num_knots(given, num_knots, num)
-    taus = _find_taus(delays, xp)
-    moves = any(isinstance(d, _LagTimes) and not d.is_fixed for d in delays)
+    taus = _join_lags([d.taus for d in delays if isinstance(d, _LagTimes)], xp)
+    moves = any(is_function(d) for d in given)
     dense = _count_dense_intervals(taus, _is_single_lag(delays, others), starts, t1, slack, xp)
     return Grid(
         starts=starts.astype(dtype),
@@ -134,6 +137,7 @@ def make_grid(
         num_intervals=num,
         num_knots=num_knots,
         num_dense=num if moves else dense,
+        is_even=not traced and _is_even(starts, points[-1], dtype),
         kinks=_find_kinks(starts, kinks, owner) if moves else None,
     )
 
@@ -148,22 +152,25 @@ def _find_kinks(starts, kinks, owner) -> Any:
     return np.isin(starts, kinks) if isinstance(kinks, np.ndarray) else np.ones(len(starts), bool)
 
 
-class _LagTimes(eqx.Module):
-    """The times of a `LagEntry`, which are all that breakpoints depend on.
+def _is_even(starts, end, dtype) -> bool:
+    """Whether all intervals have the same length but for rounding."""
+    even = np.linspace(starts[0], end, len(starts) + 1)[:-1]
+    scale = max(abs(starts[0]), abs(end))
+    return bool(np.max(np.abs(starts - even)) <= 2 * jnp.finfo(dtype).eps * scale)
 
-    For a lag that is a function, `taus` is its lower bound, and `is_fixed` is false. Kinks pass it
-    at times that are not known beforehand.
-    """
+
+class _LagTimes(eqx.Module):
+    """The times of a `LagEntry`, which are all that breakpoints depend on."""
 
     taus: Any
+    kinks: Any
     smooths: bool = eqx.field(static=True)
-    is_fixed: bool = eqx.field(static=True)
 
 
 def _keep_times(delay: Entry) -> Any:
     """A delay without samples, kernels and the like, which may be traced if the times are not."""
     if isinstance(delay, LagEntry):
-        return _LagTimes(delay.taus, delay.smooths, not is_function(delay))
+        return _LagTimes(delay.taus, delay.kinks, delay.smooths)
     return eqx.tree_at(lambda d: d.us, delay, None) if isinstance(delay, Input) else delay
 
 
@@ -242,7 +249,6 @@ def _candidates(
     """
     found: list[Any] = []
     places: dict[int, int] = {}
-    lags = _find_taus(delays, xp)
     holds = [d for d in delays if isinstance(d, Hold)]
 
     def add_holds(before_jumps: bool) -> None:
@@ -266,12 +272,13 @@ def _candidates(
     sources = _Sources([places[i] for i in range(len(holds))], inputs, jumps)
     if others.jump_ts is not None:
         found.append(xp.asarray(others.jump_ts))
-    bounds = _find_bounds(delays, xp)
-    if not bounds.size:
+    of_lags = [d for d in delays if isinstance(d, _LagTimes)]
+    if not of_lags:
         return found, sources, len(found)
+    lags = _join_lags([d.kinks for d in of_lags], xp)
     # No interval may be longer than the shortest lag, so that lags only read known states.
-    shortest = xp.min(bounds)
-    levels = _count_levels(delays, lags, levels, t0, t1, intervals, xp)
+    shortest = xp.min(_join_lags([d.taus for d in of_lags], xp))
+    levels = _count_levels(of_lags, lags, levels, t0, t1, intervals, xp)
     only_lag = _is_single_lag(delays, others)
     if xp is np and not only_lag:
         kinks = np.concatenate([[t0], *found])
@@ -287,31 +294,24 @@ def _candidates(
     return [*found, multiples[levels:]], sources, len(found)
 
 
-def _find_taus(delays: Sequence[Any], xp) -> Any:
-    """All fixed lags in one row, each once if they are known."""
-    fixed = [d for d in delays if isinstance(d, _LagTimes) and d.is_fixed]
-    taus = xp.concatenate([np.zeros(0), *(xp.ravel(xp.asarray(d.taus)) for d in fixed)])
+def _join_lags(lags: list[Any], xp) -> Any:
+    """All lags in one row, each once if they are known."""
+    row = xp.concatenate([np.zeros(0), *(xp.ravel(xp.asarray(x)) for x in lags)])
     if xp is jnp:
-        return taus
-    _, first = np.unique(taus, return_index=True)
-    return taus[np.sort(first)]
+        return row
+    _, first = np.unique(row, return_index=True)
+    return row[np.sort(first)]
 
 
-def _find_bounds(delays: Sequence[Any], xp) -> Any:
-    """The lengths that no interval may exceed, in one row."""
-    lags = [d for d in delays if isinstance(d, _LagTimes)]
-    bounds = [xp.ravel(xp.asarray(d.taus)) for d in lags if d.is_fixed or d.taus > 0]
-    return xp.concatenate([np.zeros(0), *bounds])
-
-
-def _count_levels(delays: Sequence[Any], lags, levels: int, t0, t1, intervals, xp) -> int:
+def _count_levels(delays: "list[_LagTimes]", lags, levels: int, t0, t1, intervals, xp) -> int:
     """The number of lags through which a kink is followed."""
     if not lags.size:
         return 0
-    if not all(d.smooths for d in delays if isinstance(d, _LagTimes)):
+    if not all(d.smooths for d in delays):
         levels = _count(xp.min(lags), t0, t1, intervals, xp)
     # There are binomial(k + n, n) - 1 sums of up to n of k lags.
-    while levels and math.comb(lags.size + levels, levels) - 1 > max(MOST_SUMS, levels):
+    most = max(MOST_SUMS if xp is np else MOST_TRACED_SUMS, levels)
+    while levels and math.comb(lags.size + levels, levels) - 1 > most:
         levels -= 1
     return levels
 
@@ -446,8 +446,8 @@ def _have_one_period(delays, others) -> bool:
 
 def _is_single_lag(delays, others) -> bool:
     """Whether a single lag makes all breakpoints, so that every interval has its length."""
-    is_lag = len(delays) == 1 and isinstance(delays[0], _LagTimes) and delays[0].is_fixed
-    return is_lag and not others and np.size(delays[0].taus) == 1
+    is_lag = len(delays) == 1 and isinstance(delays[0], _LagTimes)
+    return is_lag and not others and np.size(delays[0].kinks) == 1 == np.size(delays[0].taus)
 
 
 def _age_with_one_period(hold, num: int):

@@ -39,12 +39,15 @@ def make_recording(
     room = lambda x: jnp.zeros((ts.shape[0] - 1, *x.shape), x.dtype)
     state, coefficients = make_empty_step(method.stepper, t0, y)
     states = jax.tree.map(room, state) if keep_states else None
+    is_even = found is None and method.steps is not None and grid.is_even
     breakpoints = None
     if found is not None:
         breakpoints = found.breakpoints
     elif method.steps is None and method.function_lags:
         breakpoints = make_breakpoints(ts.shape[0] - 1, method.function_lags)
-    return Recording(Tape(ts, jax.tree.map(room, coefficients), first, knots, breakpoints), states)
+    coefficients = jax.tree.map(room, coefficients)
+    tape = Tape(ts, coefficients, first, knots, is_even, breakpoints)
+    return Recording(tape, states)
 
 
 def record_interval(

@@ -54,9 +54,9 @@ with warnings.catch_warnings():
         )
         state_not_finite = (
             "The state became infinite or NaN; with `throw=False`, `sol.failed_at` says when. At "
-            "t0 that is `y0` itself, or its type has too few digits for the tolerances. Later the "
-            "equation may blow up there, or steps are too long for it: use more `steps`, or leave "
-            "`steps` out for adaptive ones."
+            "t0 the field returns NaN for `y0`, `y0` itself is not finite, or its type has too few "
+            "digits for the tolerances. Later the equation may blow up there, or steps are too "
+            "long for it: use more `steps`, or leave `steps` out for adaptive ones."
         )
         step_underflow = (
             "The step size fell below what the floating point type can resolve; with "

@@ -20,7 +20,7 @@ from .failure import make_nan, replace_invalid
 from .field import Field, has_hold, make_field, make_fields, make_past
 from .function_lags import make_function_lags, make_lag_functions
 from .gradients import Checkpointed, Direct, Gradient, explain_forward_mode, solve_interval
-from .history import KnotBuffer, LagReader, make_knot_buffer
+from .history import KnotBuffer, make_knot_buffer, make_lag_reader
 from .inputs import make_input_rows
 from .interval import Interval
 from .jumps import Jump, JumpRow, apply_jumps, make_jump_rows, make_jumps
@@ -65,8 +65,8 @@ def solve(
     - `y0`: the state at t0, any pytree of floating point or complex arrays. A value means that the
       past was constant. A function of time gives the past for t <= t0.
     - `args`: passed to the field.
-    - `delays`: the entries of `history`, in this order: `Hold`, `holds(...)`, `Lag`, `Input`.
-      Without any, the equation is an ordinary one.
+    - `delays`: the entries of `history`, in this order: `Hold`, `holds(...)`, `Lag`, `LagMatrix`,
+      `Slope`, `Distributed`, `Input`. Without any, the equation is an ordinary one.
     - `jumps`: instants at which the state changes, as a list of `Jump`.
     - `solver`: any ODE solver of diffrax. With a `Lag`, the order is limited by that of its
       dense output: about 4 with Tsit5 and 6 with Dopri8.
@@ -153,6 +153,8 @@ class _GridRow(NamedTuple):
 def _solve(problem: Problem) -> Solution:
     grid, t0 = problem.grid, problem.grid.starts[0]
     initial = make_past(problem.past, problem.y0, t0)
+    bind = lambda d: d.bind(t0, problem.y0, problem.args) if isinstance(d, LagEntry) else d
+    problem = problem._replace(delays=[bind(d) for d in problem.delays])
     fields = make_fields(
         problem.fields, t0, problem.y0, problem.args, problem.delays, grid.num_intervals
     )
@@ -331,8 +333,8 @@ def _make_interval(
         d for i, d in enumerate(problem.delays) if isinstance(d, LagEntry) and i not in moving
     ]
     if entries:
-        is_first, reaches = row.number == 0, bool(grid.num_dense)
-        lags = LagReader(entries, initial, grid.starts[0], is_first, reaches)
+        t0, is_first, reaches = grid.starts[0], row.number == 0, bool(grid.num_dense)
+        lags = make_lag_reader(entries, initial, t0, row.start, is_first, reaches)
         if problem.past is None and not reaches and not any(d.needs_state for d in entries):
             # The past is constant, and no lag reaches a time after t0, so entries are constant.
             constant = iter(lags.complete(lags.read(row.start, jnp.array(True)), y))

@@ -242,26 +242,47 @@ def make_empty_step(stepper: Stepper, t: Array, y: State) -> tuple[PyTree, PyTre
     return eqx.filter_eval_shape(step)
 
 
-def find_nodes(interval: Interval, stepper: ExplicitRungeKutta, t: Array, h: Array):
-    """The times of the stages of a step, and whether each of them begins the interval."""
-    nodes = t + h * jnp.asarray(stepper.nodes, h.dtype)
+def find_nodes(interval: Interval, stepper: ExplicitRungeKutta, t: Array, h: Array, steps: int = 1):
+    """The different times of the stages of a step or of several equal ones, in their order.
+
+    Also returns whether each of them begins the interval.
+    """
+    nodes = t + h * jnp.asarray(_list_nodes(stepper, steps)[0], h.dtype)
     return nodes, nodes <= interval.start
 
 
+def _list_nodes(stepper: ExplicitRungeKutta, steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """The different nodes of equal steps, in steps, and the number of that of each stage.
+
+    Stages often share a time with one of the same step, or of the next one.
+    """
+    nodes = np.arange(steps)[:, None] + stepper.nodes
+    _, first, number = np.unique(np.round(nodes, 12), return_index=True, return_inverse=True)
+    return nodes.ravel()[first], number.reshape(nodes.shape)
+
+
 def read_lags(
-    interval: Interval, stepper: Stepper, t: Array, h: Array, pieces: list[Piece] | None = None
+    interval: Interval,
+    stepper: Stepper,
+    t: Array,
+    h: Array,
+    pieces: list[Piece] | None = None,
+    steps: int | None = None,
 ) -> PyTree | None:
     """Reads the entries of lags for all stages of a step at once.
 
     The times of explicit stages are known beforehand, and one read makes a program of half the
     size. Returns None if there are no lags, or if an implicit step reads them itself. `pieces` are
-    the polynomials of the tape that are read, if they are known already.
+    the polynomials of the tape that are read, if they are known already. With `steps` these are the
+    entries of so many equal steps, stacked in front.
     """
     lags = interval.lags
     if lags is None or not isinstance(stepper, ExplicitRungeKutta):
         return None
     read = lambda t, right, pieces: lags.read(t, right, None, pieces)
-    return jax.vmap(read)(*find_nodes(interval, stepper, t, h), pieces)
+    entries = jax.vmap(read)(*find_nodes(interval, stepper, t, h, steps or 1), pieces)
+    number = _list_nodes(stepper, steps or 1)[1]
+    return jax.tree.map(lambda x: x[number if steps else number[0]], entries)
 
 
 # --- an interval ----------------------------------------------------------------------------------
@@ -298,7 +319,7 @@ def take_equal_steps(
     dense = keep is not None
     h = interval.length / steps
     starts = interval.start + h * jnp.arange(steps)
-    lagged = jax.vmap(lambda t: read_lags(interval, stepper, t, h))(starts)
+    lagged = read_lags(interval, stepper, interval.start, h, steps=steps)
     carries_state = dense or isinstance(stepper, AnySolver)
 
     def body(carry, x):

@@ -22,6 +22,9 @@ LEAST_ORIGINS = 20
 MOST_PREDICTED = 20_000
 # The share of later measurements that a band should hold.
 COVERED = 0.9
+# The share of the steps by which predictions start apart to count as different ones. On random
+# walks bands then hold 90 % for any number of them, with a whole one up to 97 %.
+OVERLAP = 0.25
 # Errors that one step of the band is measured by, at least.
 LEAST_ERRORS = 10
 # Errors are cut off at this many standard deviations of the state.
@@ -107,10 +110,14 @@ def _thin(places: Int[np.ndarray, " places"], most: int) -> Int[np.ndarray, " ke
 
 
 class Band(NamedTuple):
-    """Half the width of a band for some times ahead, which increase, and for each state."""
+    """Half the width of a band for some times ahead, which increase, and for each state.
+
+    Widths of a `logarithmic` state are those of its logarithm.
+    """
 
     elapsed: Float[np.ndarray, " times"]
     widths: Float[np.ndarray, "times states"]
+    logarithmic: Bool[np.ndarray, " states"]
 
     def __call__(self, elapsed: Float[np.ndarray, " later"]) -> Float[np.ndarray, "later states"]:
         """Interpolates. Beyond the longest time, the width grows as that of a random walk."""
@@ -118,28 +125,67 @@ class Band(NamedTuple):
         beyond = np.sqrt(np.maximum(elapsed / self.elapsed[-1], 1.0))
         return np.stack(inside, axis=1) * beyond[:, None]
 
+    def around(
+        self,
+        mean: Float[np.ndarray, "*rows later states"],
+        elapsed: Float[np.ndarray, " later"],
+        least: Float[np.ndarray, "later states"] | float = 0.0,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The lower and the upper end of the band around a forecast, at least so far from it."""
+        width = self(elapsed)
+        factor = np.exp(np.minimum(width, LARGEST))
+        low = np.where(self.logarithmic, mean / factor, mean - width)
+        high = np.where(self.logarithmic, mean * factor, mean + width)
+        return np.minimum(low, mean - least), np.maximum(high, mean + least)
 
-def find_band(errors: Errors, scale: Float[np.ndarray, " states"]) -> Band:
+
+def find_band(
+    errors: Errors,
+    scale: Float[np.ndarray, " states"],
+    logarithmic: Sequence[bool] | None = None,
+) -> Band:
     """The band that holds 90 % of the errors after each time, and does not narrow with it.
 
     Errors on samples that were learned from are too small. They are enlarged by what held-out ones
-    are larger over the same times.
+    are larger over the same times. Errors of a `logarithmic` state are relative.
     """
-    size = np.abs(errors.predicted - errors.measured) / scale
+    log = np.zeros(len(scale), bool) if logarithmic is None else np.array(logarithmic)
+    scale = np.where(log, 1.0, scale)
+    size = np.abs(_take_logarithms(errors.predicted, log) - _take_logarithms(errors.measured, log))
+    size = size / scale
     size = np.where(np.isnan(errors.measured), np.nan, np.nan_to_num(size, nan=LARGEST))
     size = np.minimum(size, LARGEST)
     size = np.where(errors.held_out[..., None], size, size * _find_optimism(errors, size))
     known = ~np.isnan(size).all(axis=2)
+    origin, step = np.nonzero(known)
     elapsed, size = errors.elapsed[known], size[known]
     order = np.argsort(elapsed, kind="stable")
-    elapsed, size = elapsed[order], size[order]
+    elapsed, size, origin, step = elapsed[order], size[order], origin[order], step[order]
     edges = _divide(elapsed)
     times, widths = [], []
     for first, last in itertools.pairwise(edges):
         times.append(elapsed[first:last].mean())
-        widths.append([_find_quantile(column) for column in size[first:last].T])
+        from_ = errors.origins[origin[first:last]]
+        stretches = _count_stretches(from_, int(np.median(step[first:last])) + 1)
+        widths.append([_find_quantile(column, stretches) for column in size[first:last].T])
     rising = np.maximum.accumulate(np.nan_to_num(np.array(widths)), axis=0)
-    return Band(np.array(times), rising * scale)
+    return Band(np.array(times), rising * scale, log)
+
+
+def _take_logarithms(values: np.ndarray, log: Bool[np.ndarray, " states"]) -> np.ndarray:
+    """The logarithms of the states that are marked."""
+    positive = np.maximum(np.where(log, values, 1.0), np.finfo(float).tiny)
+    return np.where(log, np.log(positive), values)
+
+
+def _count_stretches(origins: Int[np.ndarray, "errors 2"], steps: int) -> int:
+    """The number of predictions over so many steps that count as different ones. Those from
+    neighbouring origins have most of their disturbances in common, and count as one."""
+    number, apart = 0, max(1, round(OVERLAP * steps))
+    for trajectory in np.unique(origins[:, 0]):
+        samples = np.unique(origins[origins[:, 0] == trajectory, 1])
+        number += min(1 + int(samples[-1] - samples[0]) // apart, len(samples))
+    return number
 
 
 def _find_optimism(
@@ -168,9 +214,12 @@ def _divide(elapsed: Float[np.ndarray, " errors"]) -> list[int]:
     return edges
 
 
-def _find_quantile(errors: Float[np.ndarray, " errors"]) -> float:
-    """The quantile of split conformal prediction, which is a little above that of the sample."""
+def _find_quantile(errors: Float[np.ndarray, " errors"], stretches: int) -> float:
+    """The quantile of split conformal prediction, which is above that of the sample, and more so
+    with few `stretches`."""
     known = np.sort(errors[~np.isnan(errors)])
     if not known.size:
         return np.nan
-    return float(known[min(int(np.ceil((known.size + 1) * COVERED)), known.size) - 1])
+    number = min(stretches, known.size)
+    share = min((number + 1) * COVERED / number, 1.0)
+    return float(known[int(np.ceil(known.size * share - 1e-9)) - 1])

@@ -3,6 +3,7 @@
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -97,6 +98,83 @@ class Polynomial(_FieldOfVariables):
             text = re.sub("^− ", "−", text.removeprefix("+ "))
             lines.append(f"{state}′ = {text or '0'}")
         return lines
+
+
+class HeldLinear(_FieldOfVariables):
+    """A linear equation of states held at every sample, for each state by itself.
+
+    Its slope is constant from sample to sample, and takes z_k to constant + Σ lags z_(k−i) +
+    inputs · u. A state that is `logarithmic` moves so in its logarithm, with a constant growth
+    rate. `lag` has the lags in samples, 0 first.
+    """
+
+    constant: Float[Array, " states"]
+    lags: Float[Array, "lags states"]
+    inputs: Float[Array, "inputs states"]
+    gap: float = eqx.field(static=True)
+    lag: tuple[int, ...] = eqx.field(static=True)
+    logarithmic: tuple[bool, ...] = eqx.field(static=True)
+
+    def evaluate(self, x: Float[Array, " variables"]) -> Float[Array, " states"]:
+        states = len(self.logarithmic)
+        y, us = x[:states], x[states * (1 + len(self.lag)) :]
+        held = x[states : states * (1 + len(self.lag))].reshape(len(self.lag), states)
+        log = np.array(self.logarithmic)
+        tiny = jnp.finfo(x.dtype).tiny
+        seen = jnp.where(log, jnp.log(jnp.maximum(jnp.where(log, held, 1), tiny)), held)
+        change = self.constant + jnp.sum(self.lags * seen, axis=0) + us @ self.inputs - seen[0]
+        return jnp.where(log, y * change, change) / self.gap
+
+    def recur(
+        self,
+        past: Float[np.ndarray, "windows lags states"],
+        us: Float[np.ndarray, "windows steps inputs"],
+    ) -> Float[np.ndarray, "windows steps states"]:
+        """The solution at the samples after those in `past`, which are the newest first and all up
+        to the longest lag. It is exact and needs no solver."""
+        log = np.array(self.logarithmic)
+        number = self.lag[-1] + 1
+        window = np.array(past[:, :number], float)
+        window = np.where(log, np.log(np.maximum(window, np.finfo(float).tiny)), window)
+        constant, lags, inputs = (np.asarray(x, float) for x in self.coefficients)
+        rows = []
+        for step in range(us.shape[1]):
+            driven = constant + us[:, step] @ inputs
+            value = driven + np.einsum("wls,ls->ws", window[:, list(self.lag)], lags)
+            value = np.clip(value, -1e100, 1e100)
+            window = np.concatenate([value[:, None], window[:, :-1]], axis=1)
+            rows.append(np.where(log, np.exp(np.clip(value, -300, 300)), value))
+        return np.stack(rows, axis=1)
+
+    def is_sampled(self, ts: Float[np.ndarray, " times"]) -> bool:
+        """Whether these times are as far apart as samples."""
+        return bool(np.all(np.abs(np.diff(ts) / self.gap - 1) < 1e-3))
+
+    @property
+    def coefficients(self) -> tuple[Array, Array, Array]:
+        return self.constant, self.lags, self.inputs
+
+    def format(self, states: Sequence[str], inputs: Sequence[str]) -> list[str]:
+        """One recursion for each state, such as x(k+1) = 0.3 + 1.5 x(k) − 0.9 x(k−1) + 0.7 u."""
+        lines = []
+        for i, state in enumerate(states):
+            name = f"log {state}" if self.logarithmic[i] else state
+            places = ["(k)", *(f"(k−{lag})" for lag in self.lag[1:])]
+            terms = [(self.constant[i], "")]
+            terms += [(c, f"{name}{k}") for c, k in zip(self.lags[:, i], places, strict=True)]
+            terms += [(c, name) for c, name in zip(self.inputs[:, i], inputs, strict=True)]
+            lines.append(f"{name}(k+1) = {_format_sum(terms)}")
+        return lines
+
+
+def _format_sum(terms: Sequence[tuple[Any, str]]) -> str:
+    """A sum such as 2.6 x − 2.6 y, without terms whose coefficient is 0."""
+    text = " ".join(
+        f"{'−' if float(c) < 0 else '+'} {abs(float(c)):.4g} {name}".strip()
+        for c, name in terms
+        if float(c)
+    )
+    return re.sub("^− ", "−", text.removeprefix("+ ")) or "0"
 
 
 class Equation(eqx.Module):

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, PyTree
 
 from .._solve.delays import Delay, Hold, Lag, periods_to_learn, with_periods
 from ._dataset import Dataset
+from ._fields import HeldLinear
 from ._lookback import find_first_instant, find_reach, read_period
 from ._options import Options
 from ._series import Trajectory
@@ -94,9 +95,20 @@ class FittedModel(NamedTuple):
 
     def solve_windows(self, windows: WindowArrays) -> Float[np.ndarray, "windows samples states"]:
         """The mean of the members over each window."""
+        if isinstance(self.field, HeldLinear):
+            return self._recur(windows)
         intervals = _count_intervals(self.setup, windows.spans)
         setup = self.setup._replace(steps=self._choose_steps(windows.spans), intervals=intervals)
         return np.asarray(predict_mean(self.members, setup, to_jax(windows)))
+
+    def _recur(self, windows: WindowArrays) -> Float[np.ndarray, "windows samples states"]:
+        """A linear equation from sample to sample."""
+        field: HeldLinear = self.field  # pyright: ignore[reportAssignmentType]
+        back = field.gap * np.arange(field.lag[-1] + 1)
+        rows = zip(windows.ts, windows.past_ts, windows.past_ys, strict=True)
+        past = np.stack([_interpolate(ts[0] - back, at, ys) for ts, at, ys in rows])
+        later = field.recur(past, windows.us[:, :-1])
+        return np.concatenate([past[:, :1], later], axis=1)
 
     def measure_error(self, windows: WindowArrays) -> Float[np.ndarray, " states"]:
         """The root mean square error over the windows, in the unit of each state."""
@@ -109,6 +121,8 @@ class FittedModel(NamedTuple):
     ) -> Float[np.ndarray, "members times states"]:
         """The states by each member; `past` counts time from the dataset's origin."""
         shifted = ts - self.dataset.origin
+        if isinstance(self.field, HeldLinear) and self.field.is_sampled(shifted):
+            return self._recur_from(shifted, past, us)
         span = (float(shifted[0]), float(shifted[-1]))
         learned = bool(self.setup.periods)
         setup = self.setup._replace(
@@ -124,6 +138,16 @@ class FittedModel(NamedTuple):
         if not np.all(np.isfinite(states)):
             warnings.warn(self._explain_failure(states), stacklevel=3)
         return states
+
+    def _recur_from(
+        self, ts: Float[np.ndarray, " times"], past: Callable, us: Float[Array, "times inputs"]
+    ) -> Float[np.ndarray, "members times states"]:
+        """A linear equation at its next samples."""
+        field: HeldLinear = self.field  # pyright: ignore[reportAssignmentType]
+        back = ts[0] - field.gap * np.arange(field.lag[-1] + 1)
+        before = np.stack([np.asarray(past(jnp.asarray(t, float)), float) for t in back])
+        later = field.recur(before[None], np.asarray(us, float)[None, :-1])
+        return np.concatenate([before[None, :1], later], axis=1)
 
     def _explain_failure(self, states: Float[np.ndarray, "members times states"]) -> str:
         """Why a solution ends: it grows without bound, or is too fast for its solver."""
@@ -177,6 +201,14 @@ def match_periods(delays: Sequence[Delay], found: Sequence[Delay]) -> tuple[floa
         next(read_period(new) for old, new in pairs if old.tau is learn)
         for learn in periods_to_learn(delays)
     )
+
+
+def _interpolate(
+    times: Float[np.ndarray, " times"],
+    ts: Float[np.ndarray, " points"],
+    ys: Float[np.ndarray, "points states"],
+) -> Float[np.ndarray, "times states"]:
+    return np.stack([np.interp(times, ts, y) for y in ys.T], axis=1)
 
 
 def _with_number(delay: Delay) -> Delay:

@@ -26,9 +26,10 @@ from ..training._machine import describe as machine
 from ._checks import IdentifyError, check_finite
 from ._dataset import Dataset, prepare_dataset
 from ._ensemble import build_field
-from ._fields import Equation, Polynomial
+from ._fields import Equation, HeldLinear, Polynomial
 from ._fitted import FittedModel, prepare_setup
 from ._frames import Columns
+from ._linear import find_gap, restore_linear
 from ._options import DEFAULTS, Options, check_options
 from ._series import Trajectory
 from ._simulation import count_intervals, stack_windows
@@ -66,6 +67,13 @@ class SavedTerms(msgspec.Struct, forbid_unknown_fields=True):
     used: tuple[tuple[bool, ...], ...]
 
 
+class SavedLinear(msgspec.Struct, forbid_unknown_fields=True):
+    """The lags of a linear equation in samples, and which states it has the logarithm of."""
+
+    lag: tuple[Lags, ...]
+    logarithmic: tuple[bool, ...]
+
+
 class SavedHeader(msgspec.Struct):
     format: int
 
@@ -80,6 +88,7 @@ class SavedModel(msgspec.Struct, kw_only=True):
     window: Count
     steps: Count
     terms: SavedTerms | None
+    linear: SavedLinear | None = None
     columns: tuple[str | None, tuple[str, ...], tuple[str, ...]] = (None, (), ())
     machine: Any = None
 
@@ -135,6 +144,7 @@ def write_folder(
         window=window,
         steps=model.setup.steps,
         terms=SavedTerms(field.powers, field.used) if isinstance(field, Polynomial) else None,
+        linear=SavedLinear(field.lag, field.logarithmic) if isinstance(field, HeldLinear) else None,
         columns=msgspec.to_builtins(model.dataset.series[0].columns),
         machine=machine(),
     )
@@ -192,6 +202,11 @@ def restore_model(
     delays = with_periods(options.delays, saved.periods)
     _check_intervals(dataset, delays)
     split = split_windows(dataset.shifted, saved.window, delays, options.validation)
+    if saved.linear is not None:
+        model = _restore_linear(options, dataset, saved.linear, arrays)
+        last = stack_windows(dataset.shifted, split.held_out[-1:], model.delays)
+        check_finite(model.measure_error(last))
+        return model, split
     windows = stack_windows(dataset.shifted, [*split.learning, *split.held_out], delays)
     setup = prepare_setup(dataset, options, saved.periods, [windows])
     if options.field == "mlp" and options.depth >= len(arrays.members):
@@ -204,6 +219,27 @@ def restore_model(
     last = stack_windows(dataset.shifted, split.held_out[-1:], delays)
     check_finite(model.measure_error(last))
     return model, split
+
+
+def _restore_linear(
+    options: Options, dataset: Dataset, saved: SavedLinear, arrays: LoadedArrays
+) -> FittedModel:
+    states, longest = len(saved.logarithmic), min(len(t.ts) for t in dataset.shifted)
+    if states != dataset.states or [*saved.lag] != sorted({0, *saved.lag}):
+        raise ValueError(f"linear = {saved!r:.60}")
+    if saved.lag[-1] > longest:
+        raise ValueError(f"a lag of {saved.lag[-1]} samples, with {longest} samples")
+    zeros: Any = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.zeros(()).dtype)
+    field = HeldLinear(
+        zeros(states),
+        zeros(len(saved.lag), states),
+        zeros(dataset.inputs, states),
+        find_gap(dataset.shifted),
+        saved.lag,
+        saved.logarithmic,
+    )
+    members = _fill_members(Equation(field, zeros(0)), arrays.members)
+    return restore_linear(dataset, options, members)
 
 
 def _empty_member(options: Options, dataset: Dataset, saved: SavedModel) -> Equation:

@@ -16,12 +16,13 @@ from ..training import Series
 from ..training._files import checked_path
 from ..training._machine import load
 from ._checks import IdentifyError, check_finite, check_held_out
-from ._dataset import prepare_dataset
+from ._dataset import Dataset, prepare_dataset
 from ._ensemble import Lesson, learn_members
-from ._errors import Errors, find_band, measure_errors
-from ._fields import Polynomial, choose_symbols, name_variables
+from ._errors import Band, Errors, find_band, measure_errors
+from ._fields import HeldLinear, Polynomial, choose_symbols, name_variables
 from ._fitted import FittedModel, match_periods, prepare_setup
 from ._frames import is_frame, read_values, replace_states, split_groups
+from ._linear import fit_linear
 from ._options import DEFAULTS, Options, check_options
 from ._periods import check_sampling, find_periods, prepare_comparison
 from ._regression import check_library_size
@@ -63,10 +64,12 @@ class Identifier(Options):
     - `delays`: the delays of the equation, as in `lagrax.solve`; () is an ordinary equation. A
       period may be `Learn(...)`. `lagrax.select_delays` helps to choose.
     - `field`: `"mlp"`, a network; `"library"`, a readable sum of a few monomials, selected from all
-      of them up to `degree`; or your own field, `f(t, y, args, *, history)`, an `eqx.Module` whose
+      of them up to `degree`; `"linear"`, a linear equation whose past is held at every sample; or
+      your own field, `f(t, y, args, *, history)`, an `eqx.Module` whose
       arrays are the parameters and whose `args` are the inputs at t.
     - `width`, `depth`: the size of the network's hidden layers, and their number.
     - `degree`: the highest degree of the library's monomials.
+    - `season`: the length of a season, for changes over it in a linear equation.
     - `window`: the number of samples that training predicts from one measured start. Short windows
       make long and chaotic series easy; long ones average noise. By default 16, or more to span
       twice the reach of the delays, at most a quarter of the shortest trajectory or half of a short
@@ -156,11 +159,14 @@ class Identifier(Options):
             ts = split_groups(ts, by)
         series = read_series(ts, ys, inputs, time=time)
         dataset = prepare_dataset(series, self.delays, self.field, self.degree)
+        given = take_states(ts, ys)
+        self._flat = _is_flat(given[-1] if is_list_of_series(given) else given)
+        if self.field == "linear":
+            self._fit_linear(dataset)
+            return self
         if self.field == "library":
             variables = dataset.states * (1 + len(self.delays)) + dataset.inputs
             check_library_size(variables, self.degree)
-        given = take_states(ts, ys)
-        self._flat = _is_flat(given[-1] if is_list_of_series(given) else given)
         delays = self._scan_periods(dataset.shifted)
         window = self.window or default_window(dataset.shifted, delays)
         split = split_windows(dataset.shifted, window, delays, self.validation)
@@ -175,6 +181,19 @@ class Identifier(Options):
         check_finite(error)
         self._set_learned(model, split, window, losses, error)
         return self
+
+    def _fit_linear(self, dataset: Dataset) -> None:
+        """Learns from the first part, to judge the held-out end, and again from all samples."""
+        window = self.window or default_window(dataset.shifted, [])
+        split = split_windows(dataset.shifted, window, [], self.validation)
+        judged = fit_linear(dataset, self, split.held_out_from, window)
+        held_out = stack_windows(dataset.shifted, split.held_out, judged.delays)
+        check_held_out(dataset.series, held_out.weights)
+        error = judged.measure_error(held_out)
+        check_finite(error)
+        model = fit_linear(dataset, self, [len(t.ts) for t in dataset.series], window)
+        self.scans_ = []
+        self._set_learned(model, split, window, {}, error, judged)
 
     def _scan_periods(self, trajectories: list[Trajectory]) -> list[Delay]:
         """The delays, with scanned numbers for the periods to learn."""
@@ -193,8 +212,10 @@ class Identifier(Options):
         window: int,
         losses: dict[str, Series],
         error: np.ndarray,
+        judged: FittedModel | None = None,
     ) -> None:
-        self._model, self._errors = model, None
+        # `judged` has not seen the held-out part, if the model was fitted to that as well.
+        self._model, self._judged, self._errors = model, judged or model, None
         self._columns = model.dataset.series[0].columns
         self.series_ = model.dataset.series
         self.n_features_in_ = model.dataset.states
@@ -258,6 +279,11 @@ class Identifier(Options):
             for part in zip(given if several else [given], trajectories, predicted, strict=True)
         ]
         return answers if several else answers[0]
+
+    def _predict_as_judged(self, ts: Any, ys: Any, inputs: Any) -> np.ndarray:
+        """As `predict`, by the model that has not seen the held-out part."""
+        (trajectory,) = self._read_series(ts, ys, inputs, None)
+        return self._judged.predict(trajectory, self.window_)
 
     def _read_series(self, ts: Any, ys: Any, inputs: Any, time: str | None) -> list[Trajectory]:
         """Reads series that must have the states and inputs of the fitted ones."""
@@ -339,16 +365,20 @@ class Identifier(Options):
         runs = self._model.simulate(whole, past, us)[:, len(series.ts) - known :]
         mean, spread = runs.mean(axis=0), runs.std(axis=0)
         errors = self._measure_errors(len(whole) - 1)
-        band = find_band(errors, self._model.dataset.scale)
-        width = np.maximum(band(ts - series.ts[known]), SPREADS * spread)
-        lines = (mean, mean - width, mean + width)
+        band = self._find_band(errors)
+        lines = (mean, *band.around(mean, ts - series.ts[known], SPREADS * spread))
         return Forecast(ts, *(_reshape(line, self._flat) for line in lines))
+
+    def _find_band(self, errors: Errors) -> Band:
+        """The band around forecasts that `errors` make."""
+        logarithmic = getattr(self._judged.field, "logarithmic", None)
+        return find_band(errors, self._judged.dataset.scale, logarithmic)
 
     def _measure_errors(self, horizon: int) -> Errors:
         """Errors of predictions up to `horizon` samples ahead, which are kept for shorter ones."""
         kept = self._errors
         if kept is None or kept[0] < horizon:
-            errors = measure_errors(self._model, self.held_out_from_, horizon)
+            errors = measure_errors(self._judged, self.held_out_from_, horizon)
             self._errors = kept = horizon, errors
         return kept[1]
 
@@ -370,6 +400,8 @@ class Identifier(Options):
                 f"model has {dataset.states} and {dataset.inputs}."
             )
         names = name_variables(self.delays_, states, inputs)
+        if isinstance(self.equation_, HeldLinear):
+            return self.equation_.format(states, inputs)
         if isinstance(self.equation_, Polynomial):
             return self.equation_.format(states, names)
         return [f"{state}′ = f({', '.join(names)})" for state in states]
@@ -396,7 +428,10 @@ class Identifier(Options):
             fitted, split = files.restore_model(model, saved, arrays)
             model._flat = saved.flat and fitted.dataset.states == 1
             model.scans_ = []
-            model._set_learned(fitted, split, saved.window, arrays.losses, arrays.error)
+            until, judged = split.held_out_from, None
+            if model.field == "linear":
+                judged = fit_linear(fitted.dataset, model, until, saved.window)
+            model._set_learned(fitted, split, saved.window, arrays.losses, arrays.error, judged)
             return model
 
     # --- checks

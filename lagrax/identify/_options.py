@@ -1,16 +1,17 @@
 """The arguments of `Identifier`: declared, described and checked once."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 
 import diffrax
 
 from .._solve.arguments import MOST_COUNT, check_whole, is_number, is_whole
-from .._solve.delays import MOST_DELAYS, TOO_MANY, Delay, Hold, Lag, is_function
+from .._solve.delays import MOST_DELAYS, TOO_MANY, Delay, has_one_period
 from .._solve.method_checks import check_solver
 from ._regression import MOST_DEGREE, TOO_HIGH
 
-FIELDS = ("mlp", "library")
+FIELDS = ("mlp", "library", "linear")
 
 # Counts far above any use, and the reason for each bound.
 MOST = {"width": 10_000, "depth": 100, "degree": MOST_DEGREE, "ensemble": 1000, "steps": 10**6}
@@ -35,6 +36,7 @@ class Options:
     width: int = 32
     depth: int = 2
     degree: int = 2
+    season: float | None = None
     window: int | None = None
     ensemble: int = 1
     validation: float = 0.2
@@ -56,6 +58,7 @@ def check_options(options: Options) -> None:
     as scikit-learn requires."""
     _check_field(options.field)
     _check_delays(options.delays)
+    _check_linear(options)
     _check_counts(options)
     if not is_number(options.learning_rate) or options.learning_rate <= 0:
         raise ValueError(
@@ -75,22 +78,43 @@ def check_options(options: Options) -> None:
 def _check_field(field: object) -> None:
     if isinstance(field, str) and field not in FIELDS:
         raise ValueError(
-            f"Identifier got field={field!r}; expected 'mlp', 'library', or your own function, "
-            "f(t, y, args, *, history)."
+            f"Identifier got field={field!r}; expected 'mlp', 'library', 'linear', or your own "
+            "function, f(t, y, args, *, history)."
         )
     if not isinstance(field, str) and not callable(field):
         raise TypeError(f"Identifier got field={field!r}, which cannot be called.")
 
 
 def _check_delays(delays: object) -> None:
-    if not isinstance(delays, Sequence) or not all(isinstance(d, (Hold, Lag)) for d in delays):
-        raise TypeError(f"Identifier got delays={delays!r}; expected a list of Hold and Lag.")
-    if any(is_function(delay) for delay in delays):
+    if not isinstance(delays, Sequence) or not all(has_one_period(d) for d in delays):
         raise TypeError(
-            f"Identifier got delays={delays!r}; expected fixed lags. Train a lag that is a "
-            "function by lagrax.solve and optax."
+            f"Identifier got delays={delays!r}; expected a list of Hold and Lag, each with one "
+            "period."
         )
     check_whole("Identifier", "the number of delays", len(delays), 0, MOST_DELAYS, TOO_MANY)
+
+
+def _check_linear(options: Options) -> None:
+    season = options.season
+    if season is not None and (not is_number(season) or not 0 < season < math.inf):
+        raise ValueError(f"Identifier got season={season!r}; expected a positive number, or None.")
+    if options.field != "linear":
+        if season is not None:
+            raise ValueError(
+                f"Identifier got season={season!r} and field={options.field!r:.40}; only a linear "
+                "equation has a season. Give cosines and sines of time as `inputs`."
+            )
+        return
+    if len(options.delays):
+        raise ValueError(
+            f"Identifier got {len(options.delays)} delays and field='linear', which holds as many "
+            "samples as predict best: leave `delays` out, or use field='library'."
+        )
+    if options.ensemble != 1:
+        raise ValueError(
+            f"Identifier got ensemble={options.ensemble} and field='linear', which is learned "
+            "once: leave `ensemble` out."
+        )
 
 
 def _check_counts(options: Options) -> None:

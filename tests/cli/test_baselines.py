@@ -130,6 +130,18 @@ def test_a_season_is_an_input_that_goes_on():
         add_seasons(table, [Duration(2)])
 
 
+def test_the_half_of_a_season_alternates():
+    """Quarters have a cosine and a sine of the year, and a sine that changes sign each time."""
+    quarters = make_table(np.arange(30.0), "months", 3.0)
+    table = add_seasons(quarters, [Duration(1, "years")])
+    assert table.input_names == ("cos1", "sin1", "sin2")
+    np.testing.assert_allclose(table.inputs[:4, 2], [1, -1, 1, -1], atol=1e-9)
+    assert table.season_inputs == 3
+    later = 90 + 3 * np.arange(6.0)
+    longer = add_seasons(make_table(np.arange(36.0), "months", 3.0), [Duration(1, "years")])
+    np.testing.assert_allclose(continue_inputs(table, later, None), longer.inputs[29:], atol=1e-9)
+
+
 def test_columns_that_change_in_steps_are_suggested_as_inputs():
     k = np.arange(60)
     table = make_table(np.sin(0.3 * k))

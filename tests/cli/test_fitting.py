@@ -543,7 +543,7 @@ def test_uncertain_periods_are_named(answer, good, sentence):
         ("absent.csv", "absent.csv does not exist; expected a CSV file"),
         ("x.csv --time when", "x.csv has no column 'when'"),
         ("x.csv --column y", "x.csv has no column 'y'"),
-        ("x.csv --field forest", "'--field': 'forest' is not one of 'mlp', 'library'."),
+        ("x.csv --field forest", "'--field': 'forest' is not one of 'mlp', 'library', 'linear'."),
         ("x.csv --lags 2", "--lags 2 needs the period of the holds: add --hold TAU."),
         ("x.csv --learn-tau", "--learn-tau needs a period to start from: add --hold TAU or"),
         ("x.csv --hold -1", "'--hold': '-1' is no duration; expected a positive number"),

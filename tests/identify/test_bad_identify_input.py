@@ -48,6 +48,26 @@ CALLS = {
         ValueError,
         ["Identifier got degree=100", "at most 20", "floating point"],
     ),
+    "delays of a linear equation": (
+        lambda: fit(delays=[Hold(1.0)], field="linear"),
+        ValueError,
+        ["1 delays and field='linear'", "leave `delays` out"],
+    ),
+    "members of a linear equation": (
+        lambda: fit(field="linear", ensemble=5),
+        ValueError,
+        ["ensemble=5 and field='linear'", "leave `ensemble` out"],
+    ),
+    "a season of a library": (
+        lambda: fit(field="library", season=12.0),
+        ValueError,
+        ["season=12.0 and field='library'", "cosines and sines"],
+    ),
+    "a season of no length": (
+        lambda: fit(field="linear", season=0.0),
+        ValueError,
+        ["season=0.0", "positive"],
+    ),
     "a library without end": (
         lambda: fit(field="library", degree=20, delays=lagrax.holds(6.0, 4)),
         ValueError,

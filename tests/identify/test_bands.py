@@ -8,11 +8,12 @@ from lagrax.identify._errors import Errors, find_band
 
 
 def make_errors(rng, origins, steps, held_out=1.0, scale=1.0):
-    """Errors of standing still on random walks, the first half of them not held out."""
+    """Errors of standing still on random walks that do not overlap, the first half of them not held
+    out."""
     walks = np.cumsum(rng.standard_normal((origins, steps, 1)), axis=1) * scale
     later = np.broadcast_to(np.arange(origins)[:, None] >= origins // 2, (origins, steps))
     walks = np.where(later[..., None], held_out * walks, walks)
-    starts = np.stack([np.zeros(origins, int), np.arange(origins)], axis=1)
+    starts = np.stack([np.zeros(origins, int), steps * np.arange(origins)], axis=1)
     elapsed = np.broadcast_to(0.5 * np.arange(1.0, steps + 1), (origins, steps))
     return Errors(starts, later, elapsed, walks, np.zeros_like(walks))
 
@@ -33,6 +34,37 @@ def test_ninety_percent_of_new_errors_lie_in_the_band():
         new = np.cumsum(rng.standard_normal((100, 16)), axis=1)
         inside.append(np.abs(new) <= band(0.5 * np.arange(1.0, 17.0))[:, 0])
     assert np.mean(inside) == pytest.approx(0.9, abs=0.03)
+
+
+def test_bands_count_overlapping_predictions_once():
+    """In 320 samples of a random walk there are few predictions over 64 steps that do not overlap.
+    A plain quantile of all 256 errors holds 85 % of new ones."""
+    rng = np.random.default_rng(5)
+    inside = []
+    for _ in range(120):
+        walk = np.cumsum(rng.standard_normal(320))
+        places = np.arange(256)[:, None] + np.arange(1, 65)
+        starts = np.stack([np.zeros(256, int), np.arange(256)], axis=1)
+        elapsed = np.broadcast_to(np.arange(1.0, 65.0), places.shape)
+        later = np.ones(places.shape, bool)
+        still = np.broadcast_to(walk[:256, None, None], (*places.shape, 1))
+        band = find_band(Errors(starts, later, elapsed, walk[places][..., None], still), np.ones(1))
+        new = np.sum(rng.standard_normal((200, 64)), axis=1)
+        inside.append(np.abs(new) <= band(np.array([64.0]))[0, 0])
+    assert np.mean(inside) == pytest.approx(0.9, abs=0.03)
+
+
+def test_bands_of_logarithms_are_relative():
+    """Errors of a tenth of the level at every level."""
+    rng = np.random.default_rng(6)
+    level = 10.0 ** rng.uniform(0, 4, (400, 1, 1))
+    errors = make_errors(rng, 400, 1)
+    off = np.exp(0.1 * rng.standard_normal((400, 1, 1)))
+    errors = errors._replace(predicted=level, measured=level * off)
+    band = find_band(errors, np.ones(1), [True])
+    low, high = band.around(np.array([[1.0], [1000.0]]), np.array([0.5, 0.5]))
+    np.testing.assert_allclose(np.log(high / [[1.0], [1000.0]]), 0.1645, rtol=0.15)
+    np.testing.assert_allclose(low * high, [[1.0], [1e6]])
 
 
 def test_errors_on_learned_samples_are_enlarged():

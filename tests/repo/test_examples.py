@@ -40,8 +40,8 @@ def png_size(path: Path) -> tuple[int, int]:
     return struct.unpack(">II", data[16:24])
 
 
-# These take long even in their short form.
-LONG = ("phenobarb", "remifentanil", "sunspots")
+# These take long even in their short form. Of the oven the README's command is run.
+LONG = ("oven", "pendulum", "phenobarb", "remifentanil", "sunspots")
 RUNS = [pytest.param(p, marks=[pytest.mark.slow] * (p.stem in LONG)) for p in EXAMPLES]
 
 

@@ -102,7 +102,7 @@ def test_lag_beside_a_function_follows_its_kinks(x64):
 
 
 def test_past_that_jumps_is_seen_on_its_own_side(x64):
-    """y' = y(y - 2) with the past p for t < 0 and y(0) = 1; the delayed time passes 0 at t = 1/p."""
+    """y' = y(y - 2) with a past of 2 and y(0) = 1. The delayed time passes 0 at t = 1/2."""
     sol = lagrax.solve(
         lambda t, y, args, *, history: history[0], 0.0, 0.8,
         lambda t: jnp.where(t < 0, 2.0, 1.0),

@@ -236,7 +236,7 @@ def check_number_of_periods(delays: Sequence[Entry], t0: Any, t1: Any) -> None:
         for tau in list_periods([delay]):
             if is_traced(tau, t0, t1):
                 continue
-            many = (float(t1) - float(t0)) / float(np.min(tau))
+            many = (float(t1) - float(t0)) / float(np.min(np.asarray(tau, float)))
             if many > MOST_INTERVALS:
                 raise ValueError(
                     f"{describe([delay])} makes {many:.3g} intervals from t0={t0} to t1={t1}; "

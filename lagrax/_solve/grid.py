@@ -207,7 +207,7 @@ def _enough_intervals(delays: Sequence[Entry], t0, t1) -> int | None:
     periods = list_periods(delays)
     if not periods or is_traced(t0, t1, *periods):
         return None
-    shortest = min(float(np.min(tau)) for tau in periods)
+    shortest = min(float(np.min(np.asarray(tau, float))) for tau in periods)
     return math.ceil((float(t1) - float(t0)) / shortest) + 2
 
 

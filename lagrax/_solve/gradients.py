@@ -13,6 +13,7 @@ from jax import lax
 from jaxtyping import Array, PyTree
 
 from .adaptive import AcceptedSteps, AdaptiveState, find_steps, replay_steps, start_adaptive
+from .backward import explain_second_reverse
 from .field import Field
 from .interval import Interval, IntervalSolution, Outcome
 from .method import Method
@@ -179,7 +180,8 @@ def _with_backward(interval, method: Method, gradient: Gradient, state, pull_bac
     def run_backward(kept, cotangents):
         moving, fixed_arrays, steps, y1 = kept
         interval, method, gradient, _ = unpack(moving, fixed_arrays)
-        return pull_back(interval, method, gradient, steps, y1, cotangents[0]), None
+        bar = pull_back(interval, method, gradient, steps, y1, cotangents[0])
+        return explain_second_reverse(bar), None
 
     run.defvjp(run_forward, run_backward)
     return run(moving, fixed_arrays)
@@ -293,7 +295,7 @@ def _integrate_back(interval, method, gradient: Adjoint, field, slope_at, state,
     length, count = interval.length, interval.save_at.shape[0]
     stepper = method.stepper
     if gradient.solver is not None:
-        stepper = make_stepper(gradient.solver, gradient.stepsize_controller is not None)
+        stepper = make_stepper(gradient.solver, loops=gradient.stepsize_controller is not None)
     backward = method._replace(
         stepper=stepper,
         controller=gradient.stepsize_controller,

@@ -18,7 +18,6 @@ from ._figures import (
     Line,
     Mark,
     Panel,
-    Points,
     Range,
     Values,
     find_ranges,
@@ -186,8 +185,10 @@ def _draw_legend(drawing: "matplotlib.figure.Figure", marks: Sequence[Mark]) -> 
 
 
 def _enlarge(mark: Mark) -> Mark:
-    """`mark` at a size at which a legend shows its colour."""
-    return dataclasses.replace(mark, size=max(mark.size, 5.0)) if isinstance(mark, Points) else mark
+    """`mark` at a size at which a legend shows its colour, and no wider than a line of text."""
+    if isinstance(mark, Line):
+        return dataclasses.replace(mark, width=min(mark.width, 6.0))
+    return dataclasses.replace(mark, size=max(mark.size, 5.0))
 
 
 def write_figures(

@@ -271,8 +271,8 @@ def grow_until(t, y, p, *, history):
 # after the failure.
 def failing(p, gradient, saveat, *, t1=2.0, y0=1.0, tau=0.5, delays=None, **options):
     return lagrax.solve(
-        grow_until, 0.0, t1, y0, p, delays=[Hold(tau)] if delays is None else delays, gradient=gradient,
-        saveat=saveat, throw=False, **options,
+        grow_until, 0.0, t1, y0, p, delays=[Hold(tau)] if delays is None else delays,
+        gradient=gradient, saveat=saveat, throw=False, **options,
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._solve.arguments import check_whole
-from .._solve.delays import Delay, Hold, Lag, describe
+from .._solve.delays import Delay, Lag, describe, has_one_period
 from ..plotting import Figure, Panel, Points
 from ._lookback import find_reach
 from ._periods import ComparedSeries, Scan as Scan, WindowErrors, find_periods, prepare_comparison
@@ -171,9 +171,10 @@ def _name_candidates(candidates: Any) -> dict[str, list[Delay]]:
         )
     for name, delays in candidates.items():
         for delay in delays:
-            if not isinstance(delay, (Hold, Lag)):
+            if not has_one_period(delay):
                 raise TypeError(
-                    f"The candidate {name!r} holds {delay!r}; expected lagrax.Hold or lagrax.Lag."
+                    f"The candidate {name!r} holds {delay!r}; expected lagrax.Hold or lagrax.Lag, "
+                    "with one period."
                 )
     return {name: list(delays) for name, delays in candidates.items()}
 

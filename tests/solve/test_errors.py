@@ -391,6 +391,19 @@ def test_derivatives_of_a_failure_raise_its_message(transform, options):
         transform(loss)(1.0)
 
 
+@pytest.mark.parametrize(
+    ("delay", "gradient"),
+    [(Hold(0.5), Checkpointed()), (lagrax.Lag(0.5), Checkpointed()), (Hold(0.5), Adjoint())],
+)
+def test_reverse_mode_twice_names_the_gradient_that_has_it(delay, gradient):
+    f = lambda t, y, a, *, history: -a * history[0] * y
+    loss = lambda a, gradient: lagrax.solve(
+        f, 0.0, 1.0, 1.0, a, delays=[delay], gradient=gradient
+    ).ys[-1]
+    with pytest.raises(RuntimeError, match=r"gradient=lagrax.Direct\(\)"):
+        jax.grad(jax.grad(loss))(1.0, gradient)
+
+
 def test_the_derivative_of_a_failure_by_time_raises_its_message():
     end = lambda t1: solve(t1=t1, intervals=5, max_steps=2).ys[-1]
     with pytest.raises(lagrax.SolveError, match="maximum number of solver steps"):

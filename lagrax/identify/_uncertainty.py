@@ -103,7 +103,7 @@ class Likelihood:
         groups, disjoint = _find_overlaps(windows)
         if disjoint < max(LEAST_DISJOINT, 2 * int(used.sum())):
             samples = {(w.trajectory, k) for w in windows for k in range(w.first + 1, w.last + 1)}
-            repeated = self.known.shape[0] * self.known.shape[1] / max(len(samples), 1)
+            repeated = self.known.any(axis=2).sum() / max(len(samples), 1)
             return usual, usual * max(repeated, 1.0)
         by_window = self.slopes.reshape(len(windows), -1, self.slopes.shape[1])
         scores = np.einsum("wnp,wn->wp", by_window, self.values.reshape(len(windows), -1))

@@ -8,8 +8,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
-# By files: tests of one file share compiled programs.
-PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+# By files, since tests of one file share compiled programs. In the order of their names, the last
+# ones are short, so that the processes end at about the same time.
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 BENCH := .venv-bench
 BENCH_READY := $(BENCH)/.ready

@@ -20,6 +20,11 @@ from ._solve.delays import (
 from ._solve.doses import Doses as Doses, doses as doses
 from ._solve.gradients import Adjoint as Adjoint, Checkpointed as Checkpointed, Direct as Direct
 from ._solve.jumps import Jump as Jump
+from ._solve.lags import (
+    Distributed as Distributed,
+    LagMatrix as LagMatrix,
+    Slope as Slope,
+)
 from ._solve.solution import (
     RESULTS as RESULTS,
     Knots as Knots,

@@ -78,7 +78,7 @@ def scalars_of(system: type[System]) -> dict[str, int | float]:
 
 _PARAMETERS = {
     "a": "growth rate",
-    "lag": "number of samples before the last",
+    "lag": "count that growth depends on, 0 for the last one, 1 for the one before",
     "gain": "factor of the feedback",
     "omega": "frequency ω",
     "zeta": "damping ζ",

@@ -58,6 +58,11 @@ def is_unfinished(folder: Path) -> bool:
     return bool(read_summary(folder).get(UNFINISHED))
 
 
+def is_model_alone(summary: dict[str, Any]) -> bool:
+    """Whether a fit was stopped after its model was saved, or there is none."""
+    return "equations" not in summary
+
+
 @contextlib.contextmanager
 def answering(folder: Path) -> Iterator[Path]:
     """Yields a temporary folder, whose files move to `folder` in the end, the page last.

@@ -31,6 +31,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
+    epilog="Example: lagrax fit measurements.csv --field library --forecast 2h",
 )
 
 
@@ -72,16 +73,24 @@ def main(
 
 
 app.add_typer(simulate_app, name="simulate")
-app.command("analyse", cls=CommandWithRanges)(analyse)
-app.command("fit")(fit)
-app.command("predict")(predict)
+app.command(
+    "analyse",
+    cls=CommandWithRanges,
+    epilog="Example: lagrax analyse hutchinson --param tau 0.5 3 --param a 0.5 2",
+)(analyse)
+app.command(
+    "fit",
+    epilog="Example: lagrax fit oven.csv --input setpoint --hold 60s --field library",
+)(fit)
+app.command("predict", epilog="Example: lagrax predict fit-oven new.csv --horizon 60")(predict)
 
 
-@app.command()
+@app.command(epilog="Example: lagrax info --json")
 def info(as_json: Json = False) -> None:
     """Show versions, devices and installed extras."""
     found = _machine.versions()
-    devices = [f"{d.platform}: {d.device_kind}" for d in jax.devices()]
+    name = lambda d: d.platform if d.device_kind == d.platform else f"{d.platform}: {d.device_kind}"
+    devices = [name(device) for device in jax.devices()]
     if as_json:
         print_json(_machine.describe() | {"versions": found, "devices": devices})
         return
@@ -94,7 +103,7 @@ def info(as_json: Json = False) -> None:
     print(f"{'python':14}{_machine.describe()['python']}, {os.cpu_count()} cores")
 
 
-@app.command()
+@app.command(epilog="Example: lagrax explore --port 8050")
 def explore(
     port: Annotated[
         int, typer.Option(help="Port of the page. 0 takes a free one.", min=0, max=65535)

@@ -185,12 +185,13 @@ OPEN_FIRST = (
 
 
 @contextlib.contextmanager
-def leaving_as_it_was() -> Iterator[None]:
-    """Ends a command that writes all of its answer or nothing, after Ctrl-C."""
+def leaving_as_it_was(say_what_is_there: Callable[[], str] = str) -> Iterator[None]:
+    """Ends a command after Ctrl-C. It has written all of its answer or nothing, or the part that
+    `say_what_is_there` names."""
     try:
         yield
     except KeyboardInterrupt:
-        print("Stopped. Nothing was written.", file=sys.stderr)
+        print(f"Stopped. {say_what_is_there() or 'Nothing was written.'}", file=sys.stderr)
         raise typer.Exit(130) from None
 
 

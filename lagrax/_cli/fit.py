@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import jax.numpy as jnp
 import numpy as np
 import typer
 
 from .._solve.delays import Delay, Hold, Lag
 from .._solve.solution import SolveError
-from ..identify import Forecast, IdentifyError
+from ..identify import Forecast, Identifier, IdentifyError
 from ..identify._selection import Selection
 from ..plotting._matplotlib import write_figures
 from ..training._files import write_atomically
@@ -23,7 +24,9 @@ from .answers import (
     FolderError,
     answering,
     check_folder,
+    is_model_alone,
     note_new_folder,
+    read_summary,
     write_summary,
 )
 from .command import (
@@ -37,7 +40,7 @@ from .command import (
     takes,
 )
 from .fit_figures import draw_figures
-from .fit_model import Fit, describe_held_out, fit_equation
+from .fit_model import Fit, describe_held_out, describe_optimism, fit_equation
 from .fit_options import FitError as FitError, FitOptions
 from .fit_report import render_fit
 from .fit_scores import QUIET, Score
@@ -84,8 +87,9 @@ def fit(
         tasks = list_tasks(data, out or Path("fits"), options)
         _fit_several(tasks, launcher, as_json, verbose)
         return
-    with leaving_as_it_was():
-        summary, lines = fit_table(data, out or Path(f"fit-{data[0].stem}"), options)
+    folder = out or Path(f"fit-{data[0].stem}")
+    with leaving_as_it_was(lambda: _say_where_model_is(folder)):
+        summary, lines = fit_table(data, folder, options)
     print_answer(summary, lines, as_json, verbose)
 
 
@@ -107,10 +111,25 @@ def fit_table(
     tables = [table for path in paths for table in _read_named(path, options, len(paths) > 1)]
     _check_alike(paths, tables)
     name = paths[0] if len(paths) == 1 else Path(f"{len(paths)} tables")
-    result = fit_equation(name, options, tables)
-    lines = [*format_lines(result), *note_new_folder(out)]
+    note = note_new_folder(out)
+    result = fit_equation(name, options, tables, lambda model: _keep_model(model, out))
+    lines = [*format_lines(result), *note]
     summary = write_answer(result, out)
     return summary | {"folder": str(out.resolve())}, lines
+
+
+def _keep_model(model: Identifier, out: Path) -> None:
+    """Saves a model before it is used, unless that would replace an earlier answer."""
+    if is_model_alone(read_summary(out)):
+        with answering(out) as folder:
+            model.save(folder / "model")
+            write_summary(folder, {"command": "fit", "precision": str(jnp.zeros(()).dtype)})
+
+
+def _say_where_model_is(out: Path) -> str:
+    """A sentence on a model that was saved before the command was stopped."""
+    alone = (out / "model").is_dir() and is_model_alone(read_summary(out))
+    return f"The fitted model is in {out / 'model'}." if alone else ""
 
 
 def _read_named(path: Path, options: FitOptions, several: bool) -> list[Measurements]:
@@ -273,6 +292,7 @@ def summarise(result: Fit) -> dict[str, Any]:
         "periods": model.periods_,
         "unsure": result.unsure,
         "scores": [_without_nan(s._asdict()) | {"verdict": s.verdict} for s in result.scores],
+        "failure": result.failure,
         "doubt": result.doubt,
         "held_out": describe_held_out(result),
         "horizon": model.window_,
@@ -319,7 +339,8 @@ def _delay_to_json(delay: Delay) -> dict[str, Any]:
 
 def format_lines(result: Fit) -> list[str]:
     """The results as lines to print."""
-    lines = [score.comparison for score in result.scores[:MOST_COMPARED]]
+    lines = [result.failure] if result.failure else []
+    lines += [score.comparison for score in result.scores[:MOST_COMPARED]]
     lines += [str(result.selection)] if result.selection else []
     lines += result.equations
     lines += [f"where {result.symbols.legend}"] if result.symbols.legend else []
@@ -332,7 +353,7 @@ def format_lines(result: Fit) -> list[str]:
     lines += result.unsure
     lines.append(
         f"Held out: {describe_held_out(result)}. From {result.scores[0].starts} starts there, at "
-        f"most {model.window_} samples ahead:"
+        f"most {model.window_} samples ahead{describe_optimism(result)}:"
     )
     lines += [_format_score(score) for score in result.scores]
     lines += [s.verdict for s in result.scores if s.movement < QUIET]

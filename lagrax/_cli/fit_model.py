@@ -5,7 +5,7 @@ import dataclasses
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from .fit_baselines import FilledSeries, predict_baselines
 from .fit_delays import Lookback, make_candidates, make_delays, read_lookback, refine_chosen
 from .fit_linear import choose_model, describe_linear_run, is_compared, make_linear
 from .fit_options import FitError, FitOptions
-from .fit_scores import Score, find_doubt, score_predictions
+from .fit_scores import Score, explain_failure, find_doubt, score_predictions
 from .fit_seasons import Season, add_seasons, continue_inputs, find_season, read_season
 from .fit_terms import Symbols, Term, choose_all_symbols, list_terms
 from .long_run import LongRun, long_run_of, precisely, why_no_map
@@ -112,6 +112,11 @@ class Fit:
         return f"{doubt} {hint}" if hint else doubt
 
     @property
+    def failure(self) -> str | None:
+        """A sentence if the equation explains nothing of any column, or None."""
+        return explain_failure(self.scores)
+
+    @property
     def unsure(self) -> list[str]:
         """A sentence for each period that the series does not determine."""
         chosen = self.selection.best if self.selection else None
@@ -160,10 +165,18 @@ def _compare_periods(
     return sentences
 
 
-def fit_equation(data: Path, options: FitOptions, tables: Sequence[Measurements]) -> Fit:
-    """Fits one equation to all series as the options ask, with progress on stderr."""
+def fit_equation(
+    data: Path,
+    options: FitOptions,
+    tables: Sequence[Measurements],
+    keep: Callable[[Identifier], None] = lambda _: None,
+) -> Fit:
+    """Fits one equation to all series as the options ask, with progress on stderr.
+
+    `keep` gets the fitted model before it is used, so that it is not lost if the rest fails.
+    """
     with jax.enable_x64(jnp.zeros(()).dtype == jnp.float64 or needs_float64(tables)):
-        return _fit_equation(data, options, tables)
+        return _fit_equation(data, options, tables, keep)
 
 
 def needs_float64(tables: Sequence[Measurements]) -> bool:
@@ -171,7 +184,12 @@ def needs_float64(tables: Sequence[Measurements]) -> bool:
     return any(has_too_many_digits(t.ts - t.ts[0], t.ys) for t in tables)
 
 
-def _fit_equation(data: Path, options: FitOptions, tables: Sequence[Measurements]) -> Fit:
+def _fit_equation(
+    data: Path,
+    options: FitOptions,
+    tables: Sequence[Measurements],
+    keep: Callable[[Identifier], None],
+) -> Fit:
     stamps = [time.monotonic()]
     later, future = _read_future(options, tables[-1])
     tables = [add_seasons(table, options.season or ()) for table in tables]
@@ -187,15 +205,18 @@ def _fit_equation(data: Path, options: FitOptions, tables: Sequence[Measurements
             delays = refine_chosen(selection, options.learn_tau)
         model = _train(options, tables, delays, len(later), notes)
         stamps.append(time.monotonic())
-        _say("Predicting, forecasting, and looking at the long run")
+        keep(model)
+        _say_equations(options, table, model)
+        _say("Predicting the series")
         parts = _predict(tables, model)
         until = min(n or len(t.ts) for t, n in zip(tables, model.held_out_from_, strict=True))
         season = find_season(table, until)
         if options.season:
             season = read_season(table, options.season[0])
+        _say("Measuring errors from held-out starts")
         scores = _score(tables, model, season, len(later))
         forecast = _forecast(tables[-1], model, later, future) if len(later) else None
-        long_run = _look_at_long_run(model, table)
+        long_run = _look_at_long_run(model, scores, table)
     stamps.append(time.monotonic())
     names = ("choosing the delays", "fitting", "forecast and long run")
     seconds: dict[str, float] = dict(zip(names, np.diff(stamps).round(2).tolist(), strict=True))
@@ -280,11 +301,13 @@ def describe_table(table: Measurements, number: int = 1) -> str:
     """The roles of the columns and the missing values, in a line."""
     unit = f", in {table.calendar or table.unit}" if table.unit else ""
     parts = [f"{number} series"] if number > 1 else []
-    parts += [f"time {table.time_name}{unit}", f"states {', '.join(table.names)}"]
-    parts += [f"inputs {', '.join(table.input_names)}"] if table.input_names else []
-    parts += [f"left out (no numbers) {', '.join(table.left_out)}"] if table.left_out else []
+    quote = lambda names: ", ".join(f"'{name}'" for name in names)
+    parts += [f"times {quote([table.time_name])}{unit}", f"states {quote(table.names)}"]
+    parts += [f"inputs {quote(table.input_names)}"] if table.input_names else []
+    parts += [f"left out (no numbers) {quote(table.left_out)}"] if table.left_out else []
     if table.missing:
-        parts.append(f"missing {', '.join(f'{n} of {name}' for name, n in table.missing.items())}")
+        counts = ", ".join(f"{n} of {quote([name])}" for name, n in table.missing.items())
+        parts.append(f"missing {counts}")
     return f"{'; '.join(parts)}."
 
 
@@ -309,6 +332,20 @@ def describe_held_out(result: Fit) -> str:
     if len(result.parts) > 1:
         return f"the ends of {len(cut)} of {len(result.parts)} series"
     return f"the end, from {result.table.format_time(result.table.ts[result.held_out])} on"
+
+
+def describe_optimism(result: Fit) -> str:
+    """What the fit has seen of the held-out part; nothing if it has seen none of it."""
+    if not result.model.losses_:
+        return ""
+    return " (training stopped by the error there, so scores flatter a little)"
+
+
+def _say_equations(options: FitOptions, table: Measurements, model: Identifier) -> None:
+    if options.field != "mlp":
+        symbols = choose_all_symbols(table.names, table.input_names)
+        for equation in model.equations(symbols.states, symbols.inputs):
+            _say(f"Learned {equation}")
 
 
 def _say(sentence: str) -> None:
@@ -433,15 +470,21 @@ def _forecast(
     table: Measurements, model: Identifier, later: np.ndarray, future: np.ndarray | None
 ) -> Forecast:
     """Continues the series, with the inputs in `future` or at their last value."""
+    _say("Forecasting")
     inputs = continue_inputs(table, later, future) if table.input_names else None
     return model.forecast(later, inputs)
 
 
-def _look_at_long_run(model: Identifier, table: Measurements) -> LongRun | str:
+def _look_at_long_run(
+    model: Identifier, scores: Sequence[Score], table: Measurements
+) -> LongRun | str:
+    if explain_failure(scores) is not None:
+        return "The equation explains nothing, so its long run is not that of the series."
     if isinstance(model.equation_, HeldLinear):
         return describe_linear_run(model, table.with_unit)
     reason = why_no_map(model)
     if reason is not None:
         return reason
+    _say("Looking at the long run")
     with precisely():
         return long_run_of(model)

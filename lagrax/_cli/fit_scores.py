@@ -11,6 +11,8 @@ from .fit_baselines import SEASON, STILL
 
 # A held-out end with less of the deviation of the whole series hardly moves.
 QUIET = 0.25
+# A smaller R² is no better than that of the mean.
+EXPLAINED = 0.005
 # Errors that differ by less are equally good.
 EQUAL = 1.05
 _ADVICE = (
@@ -52,7 +54,7 @@ class Score(NamedTuple):
             return f"{self.name} does not vary over the held-out end, so it has no score."
         share = f"{100 * self.r2:.0f} %" if self.r2 < 0.99 else "more than 99 %"
         explained = f"explain {share} of the variance of {self.name}"
-        if self.r2 < 0.005:
+        if self.r2 < EXPLAINED:
             explained = f"of {self.name} are no better than its mean"
         errors = [f"{_compare(self.nrmse, e)} the error of {n}" for n, e in self.rivals.items()]
         sentence = f"Predictions {explained}, with {_enumerate(errors)}."
@@ -153,6 +155,19 @@ def _measure(
     mean = float(np.mean(square[used])) / variance
     each = [np.sqrt(np.mean(s[u]) / variance) for s, u in zip(square, used, strict=True) if u.any()]
     return float(np.sqrt(mean)), float(np.std(each)) if len(each) > 1 else np.nan
+
+
+def explain_failure(scores: Sequence[Score]) -> str | None:
+    """A sentence if no column is predicted better than by its mean, or None.
+
+    If the held-out end of a column hardly moves, its mean is hard to beat, and says little.
+    """
+    judged = [s for s in scores if np.isfinite(s.r2)]
+    failed = [s for s in judged if s.r2 < EXPLAINED and s.movement >= QUIET]
+    if not judged or len(failed) < len(judged):
+        return None
+    names = _enumerate([s.name for s in judged])
+    return f"The equation explains nothing of {names}: the mean predicts the held-out end as well."
 
 
 def find_doubt(scores: Sequence[Score], season: str | None = None) -> str | None:

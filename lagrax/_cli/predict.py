@@ -14,7 +14,14 @@ from ..identify import Identifier
 from ..plotting import Figure, Line, Mark, Points
 from ..plotting._matplotlib import write_figures
 from ..training._machine import load
-from .answers import answering, check_folder, note_new_folder, read_summary, write_summary
+from .answers import (
+    answering,
+    check_folder,
+    is_model_alone,
+    note_new_folder,
+    read_summary,
+    write_summary,
+)
 from .command import Json, Verbose, leaving_as_it_was, print_answer
 from .fit_figures import MOST_PANELS, MOST_SERIES, draw_times, find_extremes
 from .fit_model import States, needs_float64
@@ -67,6 +74,11 @@ def predict_table(
     fitted = read_summary(fit)
     if fitted.get("command") != "fit":
         raise FitError(f"{fit} is not the folder of a fit; expected one that `lagrax fit` wrote.")
+    if is_model_alone(fitted):
+        raise FitError(
+            f"{fit} holds a model alone, since the command was stopped before it wrote the rest; "
+            "expected a whole answer: run that `lagrax fit` again."
+        )
     tables = read_like(data, fitted)
     exact = fitted.get("precision") == "float64" or jnp.zeros(()).dtype == jnp.float64
     with jax.enable_x64(exact or needs_float64(tables)):

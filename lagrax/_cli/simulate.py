@@ -41,6 +41,15 @@ SUMMARIES = {
     "mackey-glass": "The production of blood cells with a lag.",
 }
 
+EXAMPLES = {
+    "population": "--a 3.2 --t1 30",
+    "linear": "--tau 0.5",
+    "digital-control": "--tau 0.5",
+    "held-oscillator": "--k 0.5 --t1 60",
+    "hutchinson": "--a 2 --t1 50",
+    "mackey-glass": "--tau 17 --t1 500",
+}
+
 
 class GroupOfEquations(typer.core.TyperGroup):
     """A group of commands that lists the equations if it gets another name."""
@@ -56,6 +65,7 @@ app = typer.Typer(
     help="Solve a classical equation and draw it.",
     no_args_is_help=True,
     rich_markup_mode=None,
+    epilog="Example: lagrax simulate population --a 3.2 --t1 30",
 )
 
 
@@ -77,9 +87,18 @@ def _add_command(name: str, system: type[System]) -> None:
             int, typer.Option(help="Number of samples.", min=2, max=1_000_000)
         ] = 401,
         out: Annotated[
-            Path | None, typer.Option(help="Picture to write: .png, .pdf or .svg.")
+            Path | None,
+            typer.Option(
+                help=f"Picture to write: .png, .pdf or .svg. {name}.png by default; none with "
+                "--csv alone."
+            ),
         ] = None,
-        csv: Annotated[Path | None, typer.Option(help="CSV file of samples to write.")] = None,
+        csv: Annotated[
+            Path | None,
+            typer.Option(
+                help="CSV file of samples to write instead of a picture. Add --out for both."
+            ),
+        ] = None,
         as_json: Json = False,
         **parameters: Any,
     ) -> None:
@@ -91,7 +110,8 @@ def _add_command(name: str, system: type[System]) -> None:
             print(line)
 
     command.__doc__ = f"{SUMMARIES[name]} See lagrax.systems.{system.__name__}."
-    app.command(name)(command)
+    example = f"Example: lagrax simulate {name} {EXAMPLES[name]} --out {name}.pdf"
+    app.command(name, epilog=example)(command)
 
 
 for _name, _system in SYSTEMS.items():

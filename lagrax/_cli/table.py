@@ -382,16 +382,16 @@ def _is_text(cells: Sequence[str]) -> bool:
     return bool(present) and not any(map(is_formatted, present))
 
 
-def _read_values(sheet: Sheet, name: str) -> Float64[np.ndarray, " n"]:
+def _read_values(sheet: Sheet, name: str, is_input: bool = False) -> Float64[np.ndarray, " n"]:
     """A column of numbers that are not all the same; NaN if a value is missing."""
     values = _parse_values(sheet, name)
     known = values[~np.isnan(values)]
     if known.size and np.any(known != known[0]):
         return values
     what = f"is {known[0]:g} wherever it is known" if known.size else "is missing in all rows"
+    remedy = f"drop --input {name}" if is_input else f"leave it out by --exclude {name}"
     raise TableError(
-        f"{sheet.path}, column {name!r}: the value {what}; expected one that changes: choose the "
-        "columns to use, without this one."
+        f"{sheet.path}, column {name!r}: the value {what}; expected one that changes: {remedy}."
     )
 
 
@@ -416,7 +416,7 @@ def _invalid_value(sheet: Sheet, index: int, name: str, cell: str) -> TableError
 
 def _read_input(sheet: Sheet, name: str) -> Float64[np.ndarray, " n"]:
     """A column of an input, which the equation needs at all times."""
-    return _check_known(sheet, name, _read_values(sheet, name))
+    return _check_known(sheet, name, _read_values(sheet, name, is_input=True))
 
 
 def _read_known(sheet: Sheet, name: str) -> Float64[np.ndarray, " n"]:

@@ -127,7 +127,7 @@ def check_delays(delays: Any) -> None:
         raise TypeError(f"delays={describe([delays])} is one delay; expected a list: delays=[...].")
     if not isinstance(delays, Sequence) or isinstance(delays, str):
         raise TypeError(
-            f"delays={delays!r}; expected a list of Hold, Lag and Input, or () for none."
+            f"delays={delays!r}; expected a list of Hold, Lag, Input and the like, or () for none."
         )
     if len(delays) > MOST_DELAYS:
         raise ValueError(
@@ -135,10 +135,9 @@ def check_delays(delays: Any) -> None:
         )
     for delay in delays:
         if not isinstance(delay, (Hold, LagEntry, Input)):
-            example = f"{delay.__name__}(1.0)" if isinstance(delay, type) else f"Hold({delay!r})"
             raise TypeError(
-                f"delays holds {delay!r}; expected lagrax.Hold, lagrax.Lag or lagrax.Input, for "
-                f"example {example}."
+                f"delays holds {delay!r:.60}; expected lagrax.Hold, lagrax.Lag or lagrax.Input"
+                f"{_suggest_delay(delay)}."
             )
         if isinstance(getattr(delay, "tau", None), Learn):
             raise TypeError(
@@ -174,6 +173,16 @@ def check_number_of_fields(fields: list, num: int, delays: Sequence[Entry], t0, 
             f"{t0} to {t1}); expected one field for each interval. Give {num} fields, or one field "
             "for all."
         )
+
+
+def _suggest_delay(given: Any) -> str:
+    if isinstance(given, Jump):
+        return ". Jumps are an argument of their own: jumps=[...]"
+    if is_number(given):
+        return f", for example Hold({given!r})"
+    if isinstance(given, type) and issubclass(given, (Hold, LagEntry)):
+        return f", for example {given.__name__}(1.0)"
+    return ""
 
 
 def check_state(y0: Any, t0: RealScalar) -> tuple[PyTree, Callable | None, Any]:
@@ -227,7 +236,7 @@ def check_number_of_periods(delays: Sequence[Entry], t0: Any, t1: Any) -> None:
         for tau in list_periods([delay]):
             if is_traced(tau, t0, t1):
                 continue
-            many = (float(t1) - float(t0)) / float(np.min(tau))
+            many = (float(t1) - float(t0)) / float(np.min(np.asarray(tau, float)))
             if many > MOST_INTERVALS:
                 raise ValueError(
                     f"{describe([delay])} makes {many:.3g} intervals from t0={t0} to t1={t1}; "
@@ -302,7 +311,9 @@ def check_intervals(intervals: Any, delays: Sequence[Entry], t0: Any, t1: Any) -
 
 
 def check_enough_intervals(intervals: int | None, num: int, delays: Sequence[Entry]) -> None:
-    if intervals is not None and num > intervals and len(delays) == 1:
+    # Traced lags make breakpoints for kinks in addition to these.
+    known = not is_traced(*list_periods(delays))
+    if intervals is not None and num > intervals and len(delays) == 1 and known:
         raise ValueError(
             f"intervals={intervals}, but {describe(delays)} needs {num} to reach t1. Raise it, or "
             "leave it out: it is needed only where a delay, t0 or t1 is traced."

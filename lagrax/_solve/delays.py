@@ -2,8 +2,9 @@
 
 import abc
 import dataclasses
-from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal, TypeGuard
 
 import equinox as eqx
 import jax
@@ -24,6 +25,7 @@ from .arguments import (
 # A NumPy array if every time is known before tracing, otherwise a JAX array.
 AnyArray = Any
 RealScalar = float | int | Real[ArrayLike, ""]
+ReadKind = Literal["states", "slopes", "components"]
 
 # Every delay is an entry of the history. A solve with this many compiles in ten seconds, and the
 # time grows as the square of their number.
@@ -111,7 +113,7 @@ class Hold(eqx.Module):
                 "look back. For the state at t - tau use Lag(tau)."
             )
         check_whole("Hold", "lag", lag, 0)
-        self.tau = None if tau is None else _checked_period(tau, "Hold")
+        self.tau = None if tau is None else check_period(tau, "Hold")
         self.times = None if times is None else check_instants(times, "Hold", "times")
         self.lag = int(lag)
         self.before_jumps = bool(before_jumps)
@@ -131,7 +133,7 @@ class LagEntry(eqx.Module):
     - `needs_state`: whether `complete` uses the state.
     """
 
-    reads: ClassVar[Literal["states", "slopes", "components"]] = "states"
+    reads: ClassVar[ReadKind] = "states"
     smooths: ClassVar[bool] = True
     needs_state: ClassVar[bool] = False
 
@@ -145,6 +147,16 @@ class LagEntry(eqx.Module):
         """The components that belong to the lags, if the entry reads components."""
         raise NotImplementedError
 
+    @property
+    def kinks(self) -> Any:
+        """The lags after which kinks of the solution come back."""
+        return self.taus
+
+    def bind(self, t: Array, y: PyTree[Array], args: PyTree) -> "LagEntry":
+        """The entry for one solve, in which arrays of its functions are leaves. It checks them."""
+        del t, y, args
+        return self
+
     def assemble(self, values: PyTree[Array]) -> PyTree[Array]:
         """The entry, given the values read. It is called for all stages of a step at once."""
         return values
@@ -156,7 +168,7 @@ class LagEntry(eqx.Module):
 
 
 class Lag(LagEntry):
-    """The state a fixed time ago, z(t − τ), as in a delay differential equation.
+    """The state some time ago, z(t − τ), as in a delay differential equation.
 
     Choose it if the past moves on continuously with time. If the past enters through samples,
     `Hold` is faster and keeps the solver's order.
@@ -165,17 +177,48 @@ class Lag(LagEntry):
     need a past before `t0`: give `y0` as a function of time, or as a value for a constant past.
 
     The order is limited by that of the dense output: about 4 with Tsit5 and 6 with Dopri8.
+
+    `Lag(function, low=..., high=...)` is z(t − function(t, y, args)), a lag that depends on time or
+    on the state, such as the time of a transport at a varying speed or the age at which a crowded
+    population matures. Choose a fixed lag if it does not vary, since it is read for all stages of a
+    step at once. With a function, adaptive steps end where t − τ passes a kink of the solution,
+    such as t0 or the instant of a `Jump`, so that the order is kept. Equal steps cross these kinks.
+    Choose adaptive ones, unless the past continues smoothly into the solution.
+
+    **Arguments:**
+
+    - `tau`: the lag. An array is differentiable. `Learn(...)` is found from data. For a row of lags
+      the field gets the states stacked in front, which compiles faster than an entry for each.
+      Everything that a function uses is differentiable, such as the parameters of an `eqx.Module`.
+    - `low`: a bound from below for the values of a function. No interval is longer, so give the
+      largest that you are sure of.
+    - `high`: a bound from above, by default none. The past is needed so far back. A lag that leaves
+      its bounds ends the solve with `RESULTS.lag_out_of_bounds`.
     """
 
-    tau: RealScalar | Learn
+    tau: RealScalar | Real[ArrayLike, " lags"] | Learn | Callable
+    low: float | None
+    high: float | None
 
-    def __init__(self, tau: RealScalar | Learn):
-        self.tau = _checked_period(tau, "Lag")
+    def __init__(
+        self,
+        tau: RealScalar | Real[ArrayLike, " lags"] | Learn | Callable,
+        *,
+        low: float | int | None = None,
+        high: float | int | None = None,
+    ):
+        self.tau = tau if callable(tau) else check_period(tau, "Lag", several=True)
+        self.low, self.high = _checked_bounds(low, high, callable(tau))
 
     @property
     def taus(self) -> Any:
-        """The lag."""
-        return self.tau
+        """The lag, or a row of lags, or the lower bound of a function."""
+        return self.low if callable(self.tau) else self.tau
+
+    @property
+    def kinks(self) -> Any:
+        """None for a function, since kinks pass it at times that are not known beforehand."""
+        return np.zeros(0) if callable(self.tau) else self.tau
 
 
 class Input(eqx.Module):
@@ -262,6 +305,31 @@ def with_periods(delays: Sequence[Delay], periods: Sequence[RealScalar]) -> list
     return [one(delay) for delay in delays]
 
 
+def has_one_period(delay: Any) -> bool:
+    """Whether a delay is a `Hold`, or a `Lag` of a single number that may be learned."""
+    return isinstance(delay, Hold) or (_has_one_time(delay) and not is_function(delay))
+
+
+def is_function(delay: Any) -> TypeGuard[Lag]:
+    """Whether a delay is a lag that depends on time or on the state."""
+    return isinstance(delay, Lag) and callable(delay.tau)
+
+
+def _has_one_time(delay: Any) -> bool:
+    return isinstance(delay, Lag) and np.ndim(delay.tau) == 0  # pyright: ignore[reportArgumentType]
+
+
+def find_moving(delays: Sequence[Any]) -> tuple[int, ...]:
+    """The places of lags that are read in each stage, since their times are not known before it.
+
+    Besides a lag that is a function these are all other lags of one time, so that steps end where
+    they pass a kink that the function has made.
+    """
+    if not any(is_function(d) for d in delays):
+        return ()
+    return tuple(i for i, d in enumerate(delays) if _has_one_time(d))
+
+
 def list_periods(delays: Sequence[Entry]) -> list[Any]:
     """Lists the periods and the lags of delays, as numbers or arrays of any shape."""
     periods = []
@@ -273,21 +341,78 @@ def list_periods(delays: Sequence[Entry]) -> list[Any]:
     return periods
 
 
-def _checked_period(tau: Any, name: str) -> RealScalar | Learn:
+def _checked_bounds(low: Any, high: Any, needed: bool) -> tuple[float | None, float | None]:
+    """Checks the bounds of a lag, which are needed if it is a function."""
+    if not needed:
+        if low is not None or high is not None:
+            raise ValueError(
+                f"Lag got low={low!r} and high={high!r} for a fixed lag; expected them only with a "
+                "function, such as Lag(lambda t, y, args: 1 + y**2, low=1.0). Leave them out."
+            )
+        return None, None
+    if low is None:
+        raise ValueError(
+            "Lag got a function without low; expected a bound from below for its values, such as "
+            "Lag(function, low=0.5)."
+        )
+    high = math.inf if high is None else high
+    for name, value in (("low", low), ("high", high)):
+        is_open = name == "high" and not is_traced(value) and value == math.inf
+        if is_traced(value) or not (is_open or (is_number(value) and value > 0)):
+            raise ValueError(
+                f"Lag got {name}={format_value(value)}; expected a positive number that is known "
+                "when the program is compiled."
+            )
+    if not low <= high:
+        raise ValueError(f"Lag got low={low!r} and high={high!r}; expected low <= high.")
+    return float(low), float(high)
+
+
+def check_period(tau: Any, who: str, name: str = "tau", several: bool = False) -> Any:
+    """Checks a positive number, or a row of them if there may be `several`.
+
+    It may be traced, or a `Learn`.
+    """
     if isinstance(tau, Learn):
         return tau
+    if several and not isinstance(tau, str) and np.ndim(tau) == 1:
+        return _check_row_of_periods(tau, who, name)
     if isinstance(tau, (bool, str, complex)) or np.ndim(tau) != 0:
+        one = "one positive number, or a row of them" if several else "one positive number"
         raise ValueError(
-            f"{name} got tau={tau!r}; expected one positive number. "
-            f"For several delays pass several: delays=[{name}(1.0), {name}(2.0)]."
+            f"{who} got {name}={tau!r:.200}; expected {one}. "
+            f"For several delays pass several: delays=[{who}(...), {who}(...)]."
         )
     if not is_traced(tau) and not (is_number(tau) and float(tau) > 0):
         raise ValueError(
-            f"{name} got tau={tau!r}; expected a positive, finite number. "
+            f"{who} got {name}={tau!r}; expected a positive, finite number. "
             "An equation without delays takes delays=()."
         )
     # JAX compiles an integer into the program, so that another one compiles it again.
     return float(tau) if is_whole(tau) else tau
+
+
+def _check_row_of_periods(taus: Any, who: str, name: str) -> Any:
+    if any(map(is_traced, taus if isinstance(taus, (list, tuple)) else [taus])):
+        return jnp.stack(taus) if isinstance(taus, (list, tuple)) else taus
+    row = real_array(taus)
+    if row is None or not row.size:
+        raise ValueError(f"{who} got {name}={taus!r:.60}; expected at least one positive number.")
+    check_positive(row, who, name)
+    return taus if isinstance(taus, jax.Array) else row
+
+
+def check_positive(taus: Any, who: str, name: str, hint: str = "") -> None:
+    """Checks that all numbers of a known array are positive and finite."""
+    if is_traced(taus):
+        return
+    wrong = np.argwhere(~((np.asarray(taus) > 0) & (np.asarray(taus) < np.inf)))
+    if len(wrong):
+        place = ", ".join(map(str, wrong[0]))
+        raise ValueError(
+            f"{who} got {name}[{place}]={np.asarray(taus)[tuple(wrong[0])]}; expected positive, "
+            f"finite numbers, and {len(wrong)} of {np.size(taus)} are not. {hint}".rstrip()
+        )
 
 
 def check_instants(given: Any, who: str, name: str, filled_up: bool = False) -> Any:
@@ -359,6 +484,8 @@ def describe(delays: Sequence[Entry]) -> str:
     def one(d: Entry) -> str:
         if isinstance(d, Input):
             return f"Input({len(d.ts)} samples)"
+        if is_function(d):
+            return f"Lag({getattr(d.tau, '__name__', type(d.tau).__name__)}, low={d.low:g})"
         if isinstance(d, LagEntry):
             return f"{type(d).__name__}({_format_periods(d.taus)})"
         tau = _format_periods(d.tau) if d.times is None else "times=..."

@@ -13,6 +13,7 @@ from jax import lax
 from jaxtyping import Array, PyTree
 
 from .adaptive import AcceptedSteps, AdaptiveState, find_steps, replay_steps, start_adaptive
+from .backward import explain_second_reverse
 from .field import Field
 from .interval import Interval, IntervalSolution, Outcome
 from .method import Method
@@ -179,7 +180,8 @@ def _with_backward(interval, method: Method, gradient: Gradient, state, pull_bac
     def run_backward(kept, cotangents):
         moving, fixed_arrays, steps, y1 = kept
         interval, method, gradient, _ = unpack(moving, fixed_arrays)
-        return pull_back(interval, method, gradient, steps, y1, cotangents[0]), None
+        bar = pull_back(interval, method, gradient, steps, y1, cotangents[0])
+        return explain_second_reverse(bar), None
 
     run.defvjp(run_forward, run_backward)
     return run(moving, fixed_arrays)

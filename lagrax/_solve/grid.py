@@ -18,7 +18,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from .arguments import is_traced
-from .delays import AnyArray, Entry, Hold, Input, LagEntry, describe, list_periods
+from .delays import AnyArray, Entry, Hold, Input, LagEntry, describe, is_function, list_periods
 from .jumps import Jump
 
 # Up to this many past knots are separate variables of the compiled loop. Its compile time grows
@@ -26,8 +26,10 @@ from .jumps import Jump
 MOST_VARIABLES = 100
 # These rows move by one at every breakpoint. This many moves take minutes.
 MOST_MOVES = 10**11
-# Kinks are followed to at most so many sums of lags. Each is a breakpoint for every kink.
+# Kinks are followed to at most so many sums of lags. Each is a breakpoint for every kink. Those of
+# traced lags are there even if they lie beyond the end.
 MOST_SUMS = 1000
+MOST_TRACED_SUMS = 100
 
 
 class Grid(eqx.Module):
@@ -47,7 +49,10 @@ class Grid(eqx.Module):
 
     Holds need the states at the last `num_knots` breakpoints, lags the dense output of the last
     `num_dense` intervals. `covered` is False if traced delays do not fit the static number of
-    intervals.
+    intervals. `is_even` says that all of them have the same length, known when traced.
+
+    `kinks` says at which starts the solution has a kink, if lags that are functions may pass them.
+    The others only bound the length of intervals.
     """
 
     starts: Float[AnyArray, " intervals"]
@@ -62,6 +67,8 @@ class Grid(eqx.Module):
     num_intervals: int = eqx.field(static=True)
     num_knots: int = eqx.field(static=True)
     num_dense: int = eqx.field(static=True)
+    is_even: bool = eqx.field(static=True)
+    kinks: Bool[AnyArray, " intervals"] | None = None
 
 
 def make_grid(
@@ -96,7 +103,7 @@ def make_grid(
     slack = 8 * float(jnp.finfo(dtype).eps)
     lags = any(isinstance(d, _LagTimes) for d in delays)
     others = _Others(jump_ts, jump_times)
-    candidates, sources = _candidates(delays, others, t0, t1, intervals, levels, slack, xp)
+    candidates, sources, kinks = _candidates(delays, others, t0, t1, intervals, levels, slack, xp)
     points = xp.concatenate([xp.atleast_1d(c) for c in [*candidates, t1]])
     points, order = clip(points, t0, t1, xp), None
     if traced:
@@ -105,6 +112,7 @@ def make_grid(
         points = _merge_close(np.sort(points), t0, t1, slack, lags)
     starts = xp.concatenate([xp.atleast_1d(xp.asarray(t0, points.dtype)), points[:-1]])
     num = points.shape[0]
+    owner = None
     if traced:
         owner = _find_owners(candidates, order)
         found = _look_up_in_order(delays, others, sources, owner, points, t0, t1, slack)
@@ -113,7 +121,8 @@ def make_grid(
     (ages, past_times, from_past), samples, events = found
     num_knots = 1 + max([int(np.max(a)) if not is_traced(a) else num for a in ages], default=0)
     _check_num_knots(given, num_knots, num)
-    taus = _find_taus(delays, xp)
+    taus = _join_lags([d.taus for d in delays if isinstance(d, _LagTimes)], xp)
+    moves = any(is_function(d) for d in given)
     dense = _count_dense_intervals(taus, _is_single_lag(delays, others), starts, t1, slack, xp)
     return Grid(
         starts=starts.astype(dtype),
@@ -127,21 +136,41 @@ def make_grid(
         covered=_covers_span(delays, jump_times, t0, t1, intervals, slack) if traced else True,
         num_intervals=num,
         num_knots=num_knots,
-        num_dense=dense,
+        num_dense=num if moves else dense,
+        is_even=sources.is_even if traced else _is_even(starts, points[-1], dtype),
+        kinks=_find_kinks(starts, kinks, owner) if moves else None,
     )
+
+
+def _find_kinks(starts, kinks, owner) -> Any:
+    """At which starts the solution has a kink (see `Grid` and `_candidates`).
+
+    `owner` says from which of the candidates traced breakpoints come.
+    """
+    if owner is not None:
+        return jnp.concatenate([jnp.array([True]), owner[:-1] < kinks])
+    return np.isin(starts, kinks) if isinstance(kinks, np.ndarray) else np.ones(len(starts), bool)
+
+
+def _is_even(starts, end, dtype) -> bool:
+    """Whether all intervals have the same length but for rounding."""
+    even = np.linspace(starts[0], end, len(starts) + 1)[:-1]
+    scale = max(abs(starts[0]), abs(end))
+    return bool(np.max(np.abs(starts - even)) <= 2 * jnp.finfo(dtype).eps * scale)
 
 
 class _LagTimes(eqx.Module):
     """The times of a `LagEntry`, which are all that breakpoints depend on."""
 
     taus: Any
+    kinks: Any
     smooths: bool = eqx.field(static=True)
 
 
 def _keep_times(delay: Entry) -> Any:
     """A delay without samples, kernels and the like, which may be traced if the times are not."""
     if isinstance(delay, LagEntry):
-        return _LagTimes(delay.taus, delay.smooths)
+        return _LagTimes(delay.taus, delay.kinks, delay.smooths)
     return eqx.tree_at(lambda d: d.us, delay, None) if isinstance(delay, Input) else delay
 
 
@@ -178,7 +207,7 @@ def _enough_intervals(delays: Sequence[Entry], t0, t1) -> int | None:
     periods = list_periods(delays)
     if not periods or is_traced(t0, t1, *periods):
         return None
-    shortest = min(float(np.min(tau)) for tau in periods)
+    shortest = min(float(np.min(np.asarray(tau, float))) for tau in periods)
     return math.ceil((float(t1) - float(t0)) / shortest) + 2
 
 
@@ -193,11 +222,15 @@ class _Others(NamedTuple):
 
 
 class _Sources(NamedTuple):
-    """The indices of the candidates with the instants of each hold, input and `Jump`."""
+    """The indices of the candidates with the instants of each hold, input and `Jump`.
+
+    `is_even` says that traced candidates divide the span into equal intervals.
+    """
 
     holds: list[int]
     inputs: list[int]
     jumps: list[int]
+    is_even: bool = False
 
 
 def _hold_candidates(hold, t0, t1, intervals, slack, xp):
@@ -209,15 +242,17 @@ def _hold_candidates(hold, t0, t1, intervals, slack, xp):
 
 def _candidates(
     delays, others: _Others, t0, t1, intervals, levels, slack, xp
-) -> tuple[list[Any], _Sources]:
+) -> tuple[list[Any], _Sources, Any]:
     """Candidate breakpoints, as a list of arrays; those outside (t0, t1) are dropped later.
+
+    Also returns those at which the solution has a kink, or their number if they come first and the
+    others only divide the span.
 
     Traced ones keep this order where they coincide. So an instant of a hold comes after the jumps
     there, or before them if the hold samples the state before jumps.
     """
     found: list[Any] = []
     places: dict[int, int] = {}
-    lags = _find_taus(delays, xp)
     holds = [d for d in delays if isinstance(d, Hold)]
 
     def add_holds(before_jumps: bool) -> None:
@@ -241,41 +276,50 @@ def _candidates(
     sources = _Sources([places[i] for i in range(len(holds))], inputs, jumps)
     if others.jump_ts is not None:
         found.append(xp.asarray(others.jump_ts))
-    if not lags.size:
-        return found, sources
+    of_lags = [d for d in delays if isinstance(d, _LagTimes)]
+    if not of_lags:
+        return found, sources, len(found)
+    lags = _join_lags([d.kinks for d in of_lags], xp)
     # No interval may be longer than the shortest lag, so that lags only read known states.
-    shortest = xp.min(lags)
-    levels = _count_levels(delays, lags, levels, t0, t1, intervals, xp)
+    shortest = xp.min(_join_lags([d.taus for d in of_lags], xp))
+    levels = _count_levels(of_lags, lags, levels, t0, t1, intervals, xp)
     only_lag = _is_single_lag(delays, others)
     if xp is np and not only_lag:
         kinks = np.concatenate([[t0], *found])
         kinks = _kinks_of_lags(kinks[kinks < t1], lags, t1, levels)
         kinks = np.append(t0, _merge_close(np.sort(kinks), t0, t1, slack, True))
-        return [_subdivide(kinks, shortest, _rounding(kinks[1:], t0, slack, np))], sources
+        return [_subdivide(kinks, shortest, _rounding(kinks[1:], t0, slack, np))], sources, kinks
     multiples = t0 + xp.arange(1, _count(shortest, t0, t1, intervals, xp) + 1) * shortest
     if only_lag:
-        return [multiples], sources
+        return [multiples], sources, 0
     levels = min(levels, intervals)
+    if not levels and not found:
+        # Nothing but the shortest lag bounds the intervals, and equal ones need no search.
+        even = t0 + (t1 - t0) * xp.arange(1, intervals) / intervals
+        return [even], sources._replace(is_even=not is_traced(t0, t1)), 0
     kinks = _kinks_of_traced_lags(found, others.jump_times, lags, t0, levels)
-    return [*found, *kinks, multiples[levels:]], sources
+    found = [*found, *kinks]
+    return [*found, multiples[levels:]], sources, len(found)
 
 
-def _find_taus(delays: Sequence[Any], xp) -> Any:
+def _join_lags(lags: list[Any], xp) -> Any:
     """All lags in one row, each once if they are known."""
-    taus = [xp.ravel(xp.asarray(d.taus)) for d in delays if isinstance(d, _LagTimes)]
-    taus = xp.concatenate([np.zeros(0), *taus])
+    row = xp.concatenate([np.zeros(0), *(xp.ravel(xp.asarray(x)) for x in lags)])
     if xp is jnp:
-        return taus
-    _, first = np.unique(taus, return_index=True)
-    return taus[np.sort(first)]
+        return row
+    _, first = np.unique(row, return_index=True)
+    return row[np.sort(first)]
 
 
-def _count_levels(delays: Sequence[Any], lags, levels: int, t0, t1, intervals, xp) -> int:
+def _count_levels(delays: "list[_LagTimes]", lags, levels: int, t0, t1, intervals, xp) -> int:
     """The number of lags through which a kink is followed."""
-    if not all(d.smooths for d in delays if isinstance(d, _LagTimes)):
+    if not lags.size:
+        return 0
+    if not all(d.smooths for d in delays):
         levels = _count(xp.min(lags), t0, t1, intervals, xp)
     # There are binomial(k + n, n) - 1 sums of up to n of k lags.
-    while levels and math.comb(lags.size + levels, levels) - 1 > max(MOST_SUMS, levels):
+    most = max(MOST_SUMS if xp is np else MOST_TRACED_SUMS, levels)
+    while levels and math.comb(lags.size + levels, levels) - 1 > most:
         levels -= 1
     return levels
 
@@ -411,7 +455,7 @@ def _have_one_period(delays, others) -> bool:
 def _is_single_lag(delays, others) -> bool:
     """Whether a single lag makes all breakpoints, so that every interval has its length."""
     is_lag = len(delays) == 1 and isinstance(delays[0], _LagTimes)
-    return is_lag and not others and np.size(delays[0].taus) == 1
+    return is_lag and not others and np.size(delays[0].kinks) == 1 == np.size(delays[0].taus)
 
 
 def _age_with_one_period(hold, num: int):

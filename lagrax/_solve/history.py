@@ -46,18 +46,25 @@ def make_knot_buffer(y0: PyTree, size: int, stacked: bool) -> KnotBuffer:
     return KnotBuffer(jax.tree.map(repeat, y0), True)
 
 
+# With so many lags, the initial function is evaluated only while some of them reach it. With few
+# of them, the branch costs more to compile than it saves.
+MANY = 100
+
+
 class LagReader(eqx.Module):
     """Reads the entries of all lags, from the initial function and the tape.
 
     Entries that read the same kind of values form a group, and each group is one search and one
     gather. `reaches` says whether any lag reaches a time after t0; if not, there is no tape.
-    `is_first` says that no interval lies behind this one, so that there is nothing on the tape yet.
+    `is_first` says that no interval lies behind this one, so that there is nothing on the tape yet,
+    and `is_late` that no lag reaches the initial function any more.
     """
 
     entries: list[LagEntry]
     initial: Callable
     t0: Real[Array, ""]
     is_first: Bool[Array, ""]
+    is_late: Bool[Array, ""]
     reaches: bool = eqx.field(static=True)
     tape: Tape | None = None
 
@@ -152,9 +159,15 @@ class _Group(NamedTuple):
         after = jnp.where(early, reader.t0, times)
         after = after if ahead is None else after + ahead
         after = piece.differentiate(after) if self.reads == "slopes" else piece.evaluate(after)
-        before = self._read_initial(reader, jnp.where(early, before, reader.t0), ahead)
-        choose = jax.vmap(lambda e, b, a: jnp.where(e, b, a))
-        return jax.tree.map(lambda b, a: choose(early, b, a), before, after)
+
+        def choose(after):
+            initial = self._read_initial(reader, jnp.where(early, before, reader.t0), ahead)
+            choose = jax.vmap(lambda e, b, a: jnp.where(e, b, a))
+            return jax.tree.map(lambda b, a: choose(early, b, a), initial, after)
+
+        if taus.shape[0] < MANY:
+            return choose(after)
+        return lax.cond(reader.is_late, lambda after: after, choose, after)
 
     def split(self, values: PyTree) -> list[tuple[int, PyTree]]:
         """The numbers of the entries, and the values of each, with the axes of its lags."""
@@ -200,6 +213,21 @@ def _is_early(reader: LagReader, times: Array, taus: Array, right: Array) -> Arr
     """Whether the solution at these times is given by the initial function."""
     near = _is_near(reader, times, taus)
     return reader.is_first | jnp.where(near, ~right, times < reader.t0)
+
+
+def make_lag_reader(
+    entries: list[LagEntry],
+    initial: Callable,
+    t0: Array,
+    start: Array,
+    is_first: Array,
+    reaches: bool,
+) -> LagReader:
+    """The reader for an interval that begins at `start`."""
+    longest = jnp.max(jnp.stack([jnp.max(jnp.asarray(e.taus, t0.dtype)) for e in entries]))
+    beyond, scale = lax.stop_gradient((start - longest - t0, jnp.maximum(jnp.abs(t0), longest)))
+    is_late = beyond > 64 * jnp.finfo(t0.dtype).eps * scale
+    return LagReader(entries, initial, t0, is_first, is_late, reaches)
 
 
 def make_example(entry: LagEntry, y: State) -> PyTree[Array]:

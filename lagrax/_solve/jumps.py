@@ -11,7 +11,7 @@ from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree, Real, Shaped
 
 from .arguments import is_traced
-from .delays import RealScalar, as_arrays, check_instants
+from .delays import Hold, Input, LagEntry, RealScalar, as_arrays, check_instants
 
 State = PyTree[Shaped[Array, "..."]]
 
@@ -134,7 +134,14 @@ def check_jumps(jumps: Any, y: State) -> list[Jump]:
     if isinstance(jumps, Jump):
         raise TypeError("jumps is one Jump; expected a list: jumps=[...].")
     if not isinstance(jumps, Sequence) or not all(isinstance(j, Jump) for j in jumps):
-        raise TypeError(f"jumps={jumps!r:.60}; expected a list of lagrax.Jump, or () for none.")
+        hint = ""
+        if isinstance(jumps, Sequence) and any(
+            isinstance(j, (Hold, LagEntry, Input)) for j in jumps
+        ):
+            hint = " A Hold, a Lag or an Input is an entry of delays=[...]."
+        raise TypeError(
+            f"jumps={jumps!r:.60}; expected a list of lagrax.Jump, or () for none.{hint}"
+        )
     return [
         jump if jump.function is not None else eqx.tree_at(lambda j: j.add, jump, _fit(jump, y))
         for jump in jumps
@@ -167,9 +174,10 @@ def _fit_leaf(amount: Any, of_state: Array, count: int) -> Array:
             "numbers."
         )
     amount = jnp.asarray(amount, of_state.dtype)
-    if not is_traced(amount) and not jnp.all(jnp.isfinite(amount)):
+    # By NumPy, since within `jit` JAX would trace even known numbers.
+    if not is_traced(amount) and not np.all(np.isfinite(amount)):
         raise ValueError(
-            f"Jump got {jnp.sum(~jnp.isfinite(amount))} amounts that are NaN or infinite; expected "
+            f"Jump got {np.sum(~np.isfinite(amount))} amounts that are NaN or infinite; expected "
             "finite numbers. Drop these instants, or fill in the amounts."
         )
     return amount

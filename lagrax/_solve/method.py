@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import diffrax
 
-from .delays import Entry, Hold, Input, LagEntry
+from .delays import Entry, Hold, Input, LagEntry, find_moving
 from .field import Field
 from .grid import Grid
 from .saving import list_subs
@@ -21,6 +21,8 @@ class Method(NamedTuple):
       one, and times at which a step must end. None if not given.
     - `max_steps`: the most adaptive steps in the whole solve, `room` in one interval.
     - `has_tape`: whether the dense output of all steps is kept, for lags or for the answer.
+    - `function_lags`: the number of lags that are functions or read like these.
+    - `levels`: through how many lags a kink is followed.
     - `is_continuous`: whether held and lagged states are continuous at breakpoints.
     """
 
@@ -32,6 +34,8 @@ class Method(NamedTuple):
     max_steps: int
     room: int
     has_tape: bool
+    function_lags: int
+    levels: int
     is_continuous: bool
 
     def take_single_steps(self) -> "Method":
@@ -81,13 +85,15 @@ def make_method(
     `has_jumps` says that the state jumps, `has_past` that the past is a function, `is_shared` that
     all intervals have one field.
     """
-    stepper = make_stepper(solver)
     has_tape = bool(grid.num_dense or saveat.dense or any(sub.steps for sub in list_subs(saveat)))
     # What is held jumps at its instants. A lagged state jumps if the past does not end in y0.
     held = any(isinstance(d, Hold) or (isinstance(d, Input) and not d.linear) for d in delays)
     lags = [d for d in delays if isinstance(d, LagEntry)]
     lagged = (has_past and bool(lags)) or not all(d.smooths for d in lags)
     jumps = has_jumps or held or lagged
+    moving = find_moving(delays)
+    # Steps may end anywhere at a breakpoint, at which the states that such lags read may jump.
+    stepper = make_stepper(solver, bool(moving) and (has_jumps or has_past))
     return Method(
         stepper=stepper,
         steps=steps,
@@ -97,8 +103,15 @@ def make_method(
         max_steps=max_steps,
         room=_find_room(steps, max_steps, grid.num_intervals),
         has_tape=has_tape,
+        function_lags=len(moving),
+        levels=find_order(solver) + has_past,
         is_continuous=stepper.state_is_slope and is_shared and not jumps,
     )
+
+
+def find_order(solver: diffrax.AbstractSolver) -> int:
+    """The order of a solver."""
+    return int(solver.order(diffrax.ODETerm(lambda t, y, args: y)) or 1)
 
 
 def _find_room(steps: int | None, max_steps: int, intervals: int) -> int:

@@ -14,6 +14,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PyTree, Real, Shaped
 
+from .breakpoints import Breakpoints
+
 State = PyTree[Shaped[Array, "..."]]
 
 
@@ -68,6 +70,9 @@ class Tape(eqx.Module):
     - `coefficients`: those of each step's polynomial in the fraction of the step, lowest first.
     - `first`: the number of the first step of each interval, and of the step after the last one.
     - `knots`: the ends of the intervals, beginning with t0.
+    - `is_even`: whether all steps have the same length, known when traced. A step is then found by
+      arithmetic, not by a search, and its ends are.
+    - `breakpoints`: those that lags pass, if any lag is a function.
     """
 
     # Any, since a while loop that writes them replaces the arrays by its buffers.
@@ -75,6 +80,8 @@ class Tape(eqx.Module):
     coefficients: PyTree[Shaped[Array, "steps powers ..."] | Any]
     first: Int[Array, " knots"]
     knots: Float[Array, " knots"]
+    is_even: bool = eqx.field(static=True, default=False)
+    breakpoints: Breakpoints | None = None
 
     def locate(
         self, t: Real[Array, "..."], right: Bool[Array, "..."] | bool = False, tau: Any = 0.0
@@ -88,6 +95,11 @@ class Tape(eqx.Module):
         ts, knots, t, tau = lax.stop_gradient((self.ts, self.knots, t, tau))
         # Rounding may have moved t across the knot that it is meant to be.
         rounding = 8 * jnp.finfo(t.dtype).eps * jnp.maximum(jnp.abs(t), tau)
+        if self.is_even:
+            # Both steps at the end of a step will do, unless it is a knot.
+            t = t + jnp.where(right, rounding, -rounding)
+            step = jnp.floor((t - knots[0]) / self._length()).astype(int)
+            return jnp.clip(step, 0, ts.shape[0] - 2)
         row = jnp.searchsorted(knots[1:-1], t + jnp.where(right, rounding, -rounding))
         return self._find(row, jnp.searchsorted(ts, t, side="right") - 1)
 
@@ -108,7 +120,15 @@ class Tape(eqx.Module):
         """The polynomials of steps by their numbers, or those of one component in each step."""
         where = step if component is None else (step, slice(None), component)
         coefficients = jax.tree.map(lambda x: x[where], self.coefficients)
+        if self.is_even:
+            begin, length = lax.stop_gradient(self.knots[0]), self._length()
+            return Piece(begin + step * length, begin + (step + 1) * length, coefficients)
         return Piece(self.ts[step], self.ts[step + 1], coefficients)
+
+    def _length(self) -> Array:
+        """The length of each step of even steps."""
+        knots = lax.stop_gradient(self.knots)
+        return (knots[-1] - knots[0]) / (self.ts.shape[0] - 1)
 
     def evaluate(self, t: Real[Array, "..."], right: bool = False) -> State:
         """The state at time t; at a knot, that of the earlier interval unless `right`."""
@@ -119,7 +139,9 @@ def add_piece(
     tape: Tape, step: Int[Array, "..."], piece: Piece, component: Int[Array, "..."] | None = None
 ) -> Tape:
     """Adds to the entries of steps; a step may occur several times. The transpose of `take`."""
-    ts = tape.ts.at[step].add(piece.begin).at[step + 1].add(piece.end)
+    ts = tape.ts
+    if not tape.is_even:
+        ts = ts.at[step].add(piece.begin).at[step + 1].add(piece.end)
     where = step if component is None else (step, slice(None), component)
     add = lambda rows, x: rows.at[where].add(x)
     coefficients = jax.tree.map(add, tape.coefficients, piece.coefficients)
@@ -177,11 +199,13 @@ class Recording(eqx.Module):
 
     def buffers(self) -> PyTree:
         """The arrays that are written one row at a time."""
-        return self.tape.ts, self.tape.coefficients, self.states
+        points = self.tape.breakpoints
+        return self.tape.ts, self.tape.coefficients, self.states, points and points.buffers()
 
     def read(self) -> Tape:
         """The tape, also within an `equinox.internal.while_loop`, where its arrays are buffers."""
-        return jax.tree.map(lambda x: x[:], self.tape, is_leaf=lambda x: hasattr(x, "at"))
+        read = lambda x: x[:] if x.shape else x
+        return jax.tree.map(read, self.tape, is_leaf=lambda x: hasattr(x, "at"))
 
     def put(self, number: Any, end: Any, coefficients: PyTree, state: PyTree, keep: Any):
         """The recording with one more step, if `keep` is true. If `end` is None, it is there."""
@@ -194,6 +218,11 @@ class Recording(eqx.Module):
             jax.tree.map(put, coefficients, self.tape.coefficients),
             None if self.states is None else jax.tree.map(put, state, self.states),
         )
+
+    def put_breakpoints(self, breakpoints: Breakpoints | None) -> "Recording":
+        """The recording with other breakpoints."""
+        tape = dataclasses.replace(self.tape, breakpoints=breakpoints)
+        return Recording(tape, self.states)
 
     def put_all(self, number: Any, coefficients: PyTree, states: PyTree) -> "Recording":
         """The recording with several more steps, whose ends are on the tape already."""

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from .._solve.arguments import check_whole, is_number
-from .._solve.delays import Delay, describe, periods_to_learn
+from .._solve.delays import Delay, describe, periods_to_learn, with_periods
 from ..training import Series
 from ..training._files import checked_path
 from ..training._machine import load
@@ -29,7 +29,7 @@ from ._regression import check_library_size
 from ._series import Trajectory, check_numbers, is_list_of_series, read_series, take_states
 from ._simulation import LinearPast, sample_past, stack_windows, take_member
 from ._uncertainty import Likelihood, Profile, StandardErrors
-from ._windows import Split, default_window, split_windows
+from ._windows import Split, default_window, split_windows, take_learning_part
 
 # Standard deviations that hold 90 % of a normal distribution.
 SPREADS = 1.645
@@ -206,7 +206,9 @@ class Identifier(Options):
         if self.field == "library" or periods_to_learn(delays):
             check_sampling(trajectories, delays)
         if periods_to_learn(delays):
-            comparison = prepare_comparison(trajectories, [delays], 2, min(self.window or 16, 16))
+            starts = with_periods(delays, [learn.start for learn in periods_to_learn(delays)])
+            part = take_learning_part(trajectories, starts, self.validation)
+            comparison = prepare_comparison(part, [delays], 2, min(self.window or 16, 16))
             delays, self.scans_ = find_periods(comparison, delays, progress=self.progress)
         return delays
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import diffrax
 
 from .._solve.arguments import MOST_COUNT, check_whole, is_number, is_whole
-from .._solve.delays import MOST_DELAYS, TOO_MANY, Delay, Hold, Lag
+from .._solve.delays import MOST_DELAYS, TOO_MANY, Delay, has_one_period
 from .._solve.method_checks import check_solver
 from ._regression import MOST_DEGREE, TOO_HIGH
 
@@ -90,8 +90,11 @@ def _check_field(field: object) -> None:
 
 
 def _check_delays(delays: object) -> None:
-    if not isinstance(delays, Sequence) or not all(isinstance(d, (Hold, Lag)) for d in delays):
-        raise TypeError(f"Identifier got delays={delays!r}; expected a list of Hold and Lag.")
+    if not isinstance(delays, Sequence) or not all(has_one_period(d) for d in delays):
+        raise TypeError(
+            f"Identifier got delays={delays!r}; expected a list of Hold and Lag, each with one "
+            "period."
+        )
     check_whole("Identifier", "the number of delays", len(delays), 0, MOST_DELAYS, TOO_MANY)
 
 

@@ -369,7 +369,7 @@ def test_the_chart_of_an_equation_with_a_lag(lagrax_command, tmp_path):
     line = "analyse hutchinson --a 1 --param a 0.5 3 --param tau 0.5 2 --values 6 --out found"
     code, out, _ = lagrax_command(*line.split())
     assert code == 0
-    assert "of the pairs" in out
+    assert "  the equilibrium 1, found from 0.5, is stable at " in out
     assert out.endswith(f"Wrote {tmp_path / 'found/figures/chart.png'}\n")
     header, boundary = read_csv(tmp_path / "found/boundary.csv")
     assert header == ["a", "tau"]

@@ -66,6 +66,12 @@ def run(home, *command):
     return sorted(home.rglob("*-cache"))
 
 
+# The package alone, and a solve that keeps no program.
+SOLVE = """
+import lagrax, pathlib
+lagrax.solve(lambda t, y, args, *, history: -y, 0.0, 1.0, 1.0, delays=[])
+assert not [*pathlib.Path().rglob("*-cache")]
+"""
 # The command, which here also keeps programs that compile in no time.
 SIMULATE = """
 from lagrax._cli import compilation_cache
@@ -76,11 +82,7 @@ raise SystemExit(run("simulate population --csv x.csv".split()))
 
 
 def test_a_command_keeps_its_programs_and_an_import_none(tmp_path):
-    solve = (
-        "import lagrax; lagrax.solve(lambda t, y, args, *, history: -y, 0.0, 1.0, 1.0, delays=[])"
-    )
-    assert run(tmp_path, "-c", solve) == []
-    programs = run(tmp_path, "-c", SIMULATE)
+    programs = run(tmp_path, "-c", SOLVE + SIMULATE)
     assert programs
     times = [path.stat().st_mtime_ns for path in programs]
     assert run(tmp_path, "-c", SIMULATE) == programs

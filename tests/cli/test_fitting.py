@@ -97,8 +97,8 @@ def test_several_tables_are_fitted_independently(lagrax_command, answer, tmp_pat
         ("high.csv", 2.3),
     ]
     assert "bad.csv: failed: " in err
-    assert err.startswith("low.csv: time t; states x.\n")
-    assert "\nhigh.csv: time t; states x.\n" in err
+    assert err.startswith("low.csv: times 't'; states 'x'.\n")
+    assert "\nhigh.csv: times 't'; states 'x'.\n" in err
     assert sorted(p.name for p in (tmp_path / "fits").iterdir()) == ["high", "low"]
     for name in ("fit.csv", "forecast.csv"):
         assert (tmp_path / "fits/high" / name).read_bytes() == (answer.folder / name).read_bytes()
@@ -293,11 +293,11 @@ def test_roles_of_columns_are_named_first(tmp_path):
     table = read_table(tmp_path / "x.csv", inputs=["u"])
     roles = describe_table(table)
     for role in (
-        "time when, in days since 2024-01-01 08:00",
-        "states x",
-        "inputs u",
-        "left out (no numbers) note",
-        "missing 2 of x",
+        "times 'when', in days since 2024-01-01 08:00",
+        "states 'x'",
+        "inputs 'u'",
+        "left out (no numbers) 'note'",
+        "missing 2 of 'x'",
     ):
         assert role in roles
 
@@ -621,9 +621,37 @@ def test_failed_fit_writes_nothing(lagrax_command, tmp_path, monkeypatch):
         raise lagrax.IdentifyError("It does not stay finite.")
 
     monkeypatch.setattr(lagrax.Identifier, "fit", fail)
-    first = "x.csv: time t; states x."
+    first = "x.csv: times 't'; states 'x'."
     assert lagrax_command("fit", "x.csv") == (1, "", f"{first}\nIt does not stay finite.\n")
     assert [p.name for p in tmp_path.iterdir()] == ["x.csv"]
+
+
+def test_a_fit_stopped_after_training_keeps_its_model(lagrax_command, tmp_path, monkeypatch):
+    write_csv(tmp_path / "x.csv", ["t", "x"], *population())
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(lagrax.Identifier, "forecast", stop)
+    code, out, err = lagrax_command("fit", "x.csv", "--hold", "1", *QUICK)
+    assert (code, out) == (130, "")
+    lines = err.splitlines()
+    assert lines[2].startswith("Learned x′ = 2.3 x ")
+    assert lines[-1] == f"Stopped. The fitted model is in {Path('fit-x/model')}."
+    assert lagrax.Identifier.load("fit-x/model").equations()[0] in lines[2]
+    code, _, err = lagrax_command("predict", "fit-x", "x.csv")
+    assert (code, err.split(",")[0]) == (2, "fit-x holds a model alone")
+
+
+def test_an_equation_that_explains_nothing_is_named_first(answer):
+    useless = Score("v", -0.05, 1.02, standing_still=1.5, movement=0.9)
+    good, quiet = useless._replace(r2=0.9, nrmse=0.3), useless._replace(movement=0.1)
+    result = dataclasses.replace(answer.result, scores=[useless])
+    sentence = "The equation explains nothing of v: the mean predicts the held-out end as well."
+    assert format_lines(result)[0] == sentence
+    assert page_of(result).index(sentence) < page_of(result).index("′")
+    assert dataclasses.replace(result, scores=[good, useless]).failure is None
+    assert dataclasses.replace(result, scores=[quiet]).failure is None
 
 
 @pytest.mark.slow

@@ -552,12 +552,17 @@ REFUSED = {
     "all missing": (
         ["t,x,y"] + [f"{t},,{t}" for t in TS],
         {},
-        f"{PLACE}, column 'x': the value is missing in all rows; .*without this one",
+        f"{PLACE}, column 'x': the value is missing in all rows; .*--exclude x",
     ),
     "constant": (
         ["t,x,y"] + [f"{t},{t},{'NA' if t < 3 else 2.5}" for t in TS],
         {},
         f"{PLACE}, column 'y': the value is 2.5 wherever it is known; expected one that changes",
+    ),
+    "constant input": (
+        ["t,x,y"] + [f"{t},{t},2.5" for t in TS],
+        {"inputs": ["y"]},
+        "expected one that changes: drop --input y",
     ),
     "gap in an input": (
         lines(row8="4.0,1,NA"),

@@ -21,8 +21,10 @@ folder = sys.argv[2]
 DEVICE_COUNTS = set()
 
 
-def run(**options):
-    """Trains a small NPCDDE. The last batch of each pass has rows of weight 0."""
+def run(linear=True, **options):
+    """Trains a linear map, or a small NPCDDE, which takes seconds to compile. The last batch of
+    each pass has rows of weight 0."""
+    import equinox as eqx
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -34,13 +36,16 @@ def run(**options):
     rows = np.random.default_rng(0).normal(size=(42, 3)).astype(np.float32)
 
     def make(key):
+        if linear:
+            return eqx.nn.Linear(3, 3, key=key)
         return NPCDDE(MLP(3, (16,), history=2, key=key), 2, steps=2, throw=False)
 
     def loss(model, rows):
         jax.debug.inspect_array_sharding(
             rows, callback=lambda sharding: DEVICE_COUNTS.add(sharding.num_devices)
         )
-        return jnp.mean((model(rows) - jnp.roll(rows, 1, axis=1)) ** 2, axis=1)
+        predicted = jax.vmap(model)(rows) if linear else model(rows)
+        return jnp.mean((predicted - jnp.roll(rows, 1, axis=1)) ** 2, axis=1)
 
     options = {"batch_size": 8, "steps": 30, "block": 10, "progress": False} | options
     trained = train(loss, make, rows, optax.adam(1e-2), **options)

@@ -118,6 +118,11 @@ CALLS = {
         ValueError,
         ["select_delays got degree=100", "at most 20"],
     ),
+    "all of a series held out": (
+        lambda: select_delays(TS, SINE, [[]], validation=1.0),
+        ValueError,
+        ["select_delays got validation=1.0", "below 1"],
+    ),
     "a window without end": (
         lambda: select_delays(TS, SINE, [[]], window=HUGE),
         ValueError,

@@ -183,6 +183,8 @@ def test_seeds_are_kept_unrounded(miniature):
         assert record["loss"] == pytest.approx(np.mean([m["loss"] for m in metrics[-3:]]), rel=1e-6)
 
 
+# Resuming is tested with smaller runs in tests/training.
+@pytest.mark.slow
 def test_a_finished_run_changes_no_number(miniature):
     experiment, out, _, before = miniature
     _, after = conduct(experiment, out, progress=False)

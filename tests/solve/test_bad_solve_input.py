@@ -8,7 +8,19 @@ import pytest
 from helpers.refusals import HUGE, INF, NAN, check_call
 
 import lagrax
-from lagrax import Adjoint, Hold, Input, Jump, Lag, Learn, holds, systems
+from lagrax import (
+    Adjoint,
+    Distributed,
+    Hold,
+    Input,
+    Jump,
+    Lag,
+    LagMatrix,
+    Learn,
+    Slope,
+    holds,
+    systems,
+)
 
 
 def field(t, y, args, *, history):
@@ -49,6 +61,129 @@ CALLS = {
     "tau nan": (lambda: Hold(NAN), ValueError, ["nan", "finite"]),
     "tau infinite": (lambda: Lag(INF), ValueError, ["Lag", "inf", "finite"]),
     "lag zero": (lambda: Lag(0.0), ValueError, ["Lag", "tau=0.0", "positive"]),
+    "no low": (lambda: Lag(lambda t, y, args: 1.0), ValueError, ["without low", "low=0.5"]),
+    "low negative": (lambda: Lag(abs, low=-1.0), ValueError, ["low=-1.0", "positive number"]),
+    "low nan": (lambda: Lag(abs, low=NAN), ValueError, ["low=nan", "positive number"]),
+    "low infinite": (lambda: Lag(abs, low=INF), ValueError, ["low=inf", "positive number"]),
+    "high below low": (lambda: Lag(abs, low=2, high=1), ValueError, ["high=1", "low <= high"]),
+    "high a string": (lambda: Lag(abs, low=2, high="3"), ValueError, ["high='3'", "positive"]),
+    "low of a number": (lambda: Lag(1.0, low=0.5), ValueError, ["fixed lag", "Leave them out"]),
+    "low traced": (
+        lambda: jax.jit(lambda low: Lag(abs, low=low).low)(1.0),
+        ValueError,
+        ["low=", "known when the program is compiled"],
+    ),
+    "lag function of a row": (
+        lambda: solve(delays=[Lag(lambda t, y, args: jnp.ones(2), low=1)]),
+        ValueError,
+        ["function of a Lag", "shape (2,)", "one number"],
+    ),
+    "lag function of a pytree": (
+        lambda: solve(delays=[Lag(lambda t, y, args: (t, y), low=1)]),
+        ValueError,
+        ["function of a Lag", "pytree", "one number"],
+    ),
+    "lag function complex": (
+        lambda: solve(delays=[Lag(lambda t, y, args: 1j * t, low=1)]),
+        ValueError,
+        ["function of a Lag", "complex64", "real number"],
+    ),
+    "lag function nan": (
+        lambda: solve(delays=[Lag(lambda t, y, args: t / 0 * 0, low=1)]),
+        lagrax.SolveError,
+        ["function of a Lag returned NaN", "t = 0"],
+    ),
+    "lag function adjoint": (
+        lambda: solve(delays=[Lag(lambda t, y, args: 1 + y**2, low=1)], gradient=Adjoint()),
+        ValueError,
+        ["Adjoint", "Lag(<lambda>, low=1)", "Checkpointed"],
+    ),
+    "a lag of a row negative": (
+        lambda: Lag([1.0, -2.0]),
+        ValueError,
+        ["Lag", "tau[1]=-2.0", "positive", "1 of 2"],
+    ),
+    "a row of no lags": (lambda: Lag([]), ValueError, ["Lag", "[]", "at least one"]),
+    "a matrix as lags": (lambda: Lag(np.ones((2, 2))), ValueError, ["Lag", "or a row"]),
+    "slope of lag zero": (lambda: Slope(0.0), ValueError, ["Slope", "tau=0.0", "positive"]),
+    "slope to be learned": (lambda: Slope(Learn(1.0)), TypeError, ["Slope", "Learn", "number"]),
+    "kernel a number": (lambda: Distributed(2.0, 1.0), TypeError, ["kernel=2.0", "function"]),
+    "upto negative": (
+        lambda: Distributed(jnp.exp, -1.0),
+        ValueError,
+        ["Distributed", "upto=-1.0", "positive"],
+    ),
+    "one node": (
+        lambda: Distributed(jnp.exp, 1.0, nodes=1),
+        ValueError,
+        ["Distributed", "nodes=1", ">= 2"],
+    ),
+    "many nodes": (
+        lambda: Distributed(jnp.exp, 1.0, nodes=10**4),
+        ValueError,
+        ["nodes=10000", "at most 200"],
+    ),
+    "kernel of another shape": (
+        lambda: solve(delays=[Distributed(lambda s: s * ONES, 1.0)], y0=jnp.ones(2)),
+        ValueError,
+        ["kernel", "(3,)", "(2,)"],
+    ),
+    "kernel complex": (
+        lambda: solve(delays=[Distributed(lambda s: s * 1j, 1.0)]),
+        ValueError,
+        ["kernel", "complex64", "float32"],
+    ),
+    "matrix of lags not square": (
+        lambda: LagMatrix(np.ones((2, 3))),
+        ValueError,
+        ["(2, 3)", "square", "links=(i, j)"],
+    ),
+    "matrix of lags with text": (lambda: LagMatrix([["a"]]), ValueError, ["LagMatrix", "square"]),
+    "matrix of lags negative": (
+        lambda: LagMatrix([[1.0, -1.0], [1.0, 1.0]]),
+        ValueError,
+        ["tau[0, 1]=-1.0", "positive", "links=tau > 0"],
+    ),
+    "matrix of lags with zero": (
+        lambda: LagMatrix(1.0 - np.eye(2)),
+        ValueError,
+        ["tau[0, 0]=0.0", "2 of 4", "links=tau > 0"],
+    ),
+    "links of another shape": (
+        lambda: LagMatrix(np.ones((2, 2)), links=np.ones(2, bool)),
+        ValueError,
+        ["(2,)", "boolean", "(2, 2)"],
+    ),
+    "no links": (
+        lambda: LagMatrix(np.ones((2, 2)), links=np.zeros((2, 2), bool)),
+        ValueError,
+        ["at least one link"],
+    ),
+    "fewer lags than links": (
+        lambda: LagMatrix([1.0], links=([0, 1], [1, 0])),
+        ValueError,
+        ["(1,)", "(2,)", "as many lags"],
+    ),
+    "links to negative nodes": (
+        lambda: LagMatrix([1.0], links=([0], [-1])),
+        ValueError,
+        ["whole numbers from 0"],
+    ),
+    "matrix of another size": (
+        lambda: solve(delays=[LagMatrix(np.ones((2, 2)))], y0=jnp.ones(3)),
+        ValueError,
+        ["LagMatrix", "2 nodes", "(3,)"],
+    ),
+    "matrix for a pytree": (
+        lambda: solve(delays=[LagMatrix(np.ones((2, 2)))], y0=(jnp.ones(2), jnp.ones(2))),
+        ValueError,
+        ["LagMatrix", "one array"],
+    ),
+    "link from a node that is not there": (
+        lambda: solve(delays=[LagMatrix([1.0], links=([0], [3]))], y0=jnp.ones(2)),
+        ValueError,
+        ["LagMatrix", "4 nodes", "(2,)"],
+    ),
     "several taus": (lambda: Hold(np.array([1.0, 2.0])), ValueError, ["one positive number"]),
     "tau a string": (lambda: Hold("1.0"), ValueError, ["'1.0'", "positive number"]),
     "tau and times": (lambda: Hold(1.0, times=[1.0]), ValueError, ["either", "Hold(times="]),
@@ -115,6 +250,16 @@ CALLS = {
         lambda: solve(jumps=Jump([1.0], add=1.0)),
         TypeError,
         ["one Jump", "jumps=[...]"],
+    ),
+    "a jump among delays": (
+        lambda: solve(delays=[Jump([1.0], add=1.0)]),
+        TypeError,
+        ["Jump", "jumps=[...]"],
+    ),
+    "a delay among jumps": (
+        lambda: solve(jumps=[Hold(1.0)]),
+        TypeError,
+        ["Hold", "delays=[...]"],
     ),
     "jumps of numbers": (lambda: solve(jumps=[1.0]), TypeError, ["[1.0]", "list of lagrax.Jump"]),
     "amounts of another shape": (
@@ -352,7 +497,7 @@ CALLS = {
     "times of SciPy": (lambda: solve(t_eval=ONES), TypeError, ["'t_eval'", "SaveAt(ts=times)"]),
     "one delay, no list": (lambda: solve(delays=Hold(1.0)), TypeError, ["one delay", "list"]),
     "a number as delay": (lambda: solve(delays=[1.0]), TypeError, ["1.0", "Hold(1.0)"]),
-    "delays a number": (lambda: solve(delays=1.0), TypeError, ["list of Hold, Lag and Input"]),
+    "delays a number": (lambda: solve(delays=1.0), TypeError, ["list of Hold, Lag, Input"]),
     "evaluate without dense": (lambda: solve().evaluate(0.5), ValueError, ["dense=True"]),
     "a solution called": (lambda: solve()(1.5), TypeError, ["sol.evaluate(t)", "dense=True"]),
     "a solution as past": (lambda: solve(y0=solve()), TypeError, ["sol.evaluate(t)"]),

@@ -43,7 +43,8 @@ class Checkpointed(eqx.Module):
     if there are many intervals, for four times an interval's share, and at least 1024.
 
     With a `Lag` or dense output it keeps the dense output of all steps and, in the backward pass,
-    as much again: about eleven states a step with Tsit5, for `max_steps` steps or all equal ones.
+    as much again. That is about eleven states a step with Tsit5, for `max_steps`
+    steps or all equal ones.
     """
 
 

@@ -22,6 +22,7 @@ from ._figures import (
     Values,
     find_ranges,
     legend,
+    list_log_ticks,
     rows,
 )
 from ._json import to_json
@@ -84,6 +85,8 @@ def make_drawing(figure: Figure) -> "matplotlib.figure.Figure":
 def _draw_panel(
     axes: "matplotlib.axes.Axes", panel: Panel, x_range: Range | None, y_range: Range | None
 ) -> None:
+    from matplotlib.ticker import FixedFormatter, FixedLocator, NullFormatter
+
     axes.set_xscale("log" if panel.xlog else "linear")
     axes.set_yscale("log" if panel.ylog else "linear")
     for mark in panel.marks:
@@ -106,6 +109,11 @@ def _draw_panel(
         axes.set_xlim(*x_range)
     if y_range is not None:
         axes.set_ylim(*y_range)
+    for one, log, limits in ((axes.xaxis, panel.xlog, x_range), (axes.yaxis, panel.ylog, y_range)):
+        if log and limits is not None:
+            one.set_major_locator(FixedLocator([place for place, _ in list_log_ticks(limits)]))
+            one.set_major_formatter(FixedFormatter([text for _, text in list_log_ticks(limits)]))
+            one.set_minor_formatter(NullFormatter())
     axes.grid(color=_FAINT, linewidth=0.5)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)

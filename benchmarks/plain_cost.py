@@ -4,6 +4,14 @@ This script solves the van der Pol oscillator, an ordinary equation of two state
 diffrax: 100 equal steps of Tsit5, and adaptive ones (rtol 1e-5). It reports the time of a compiled
 call, and of a first one, which is the processor's time to trace, lower and compile. float32.
 
+Measured on AMD EPYC, 2 cores, python 3.11.7, lagrax 0.2.0, jax 0.10.2, diffrax 0.7.2, equinox
+0.13.8:
+
+    0.828    ≤ 1.2 met     equal steps: lagrax over diffrax, in time
+    0.461    ≤ 1 met       equal steps: lagrax over diffrax, first call
+    1.33     ≤ 1.2 missed  adaptive steps: lagrax over diffrax, in time
+    1.16     ≤ 1 missed    adaptive steps: lagrax over diffrax, first call
+
 `python benchmarks/plain_cost.py` takes a minute. It prints the table and writes the rows.
 """
 

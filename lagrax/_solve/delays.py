@@ -2,7 +2,7 @@
 
 import abc
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal
 
 import equinox as eqx
@@ -86,12 +86,15 @@ class Hold(eqx.Module):
     - `lag`: the number of instants to look back from the last one.
     - `times`: increasing instants, instead of `tau`.
     - `before_jumps`: at the instant of a `Jump`, samples the state before it instead of after it.
+    - `of`: a function of the state that the field gets in place of the state, such as
+      `lambda y: y["level"]`.
     """
 
     tau: RealScalar | Learn | None
     times: Float[Array, " instants"] | np.ndarray | None
     lag: int = eqx.field(static=True)
     before_jumps: bool = eqx.field(static=True, repr=False)
+    of: Callable | None = eqx.field(repr=False)
 
     def __init__(
         self,
@@ -100,6 +103,7 @@ class Hold(eqx.Module):
         lag: int = 0,
         times: Sequence[RealScalar] | Real[ArrayLike, " instants"] | None = None,
         before_jumps: bool = False,
+        of: Callable | None = None,
     ):
         if (tau is None) == (times is None):
             raise ValueError(
@@ -116,6 +120,7 @@ class Hold(eqx.Module):
         self.times = None if times is None else check_instants(times, "Hold", "times")
         self.lag = int(lag)
         self.before_jumps = bool(before_jumps)
+        self.of = check_part(of, "Hold")
 
 
 class LagEntry(eqx.Module):
@@ -130,11 +135,14 @@ class LagEntry(eqx.Module):
     - `smooths`: whether a kink becomes one order smoother on its way through the lag. Otherwise
       kinks are followed without end, and the entry jumps at them.
     - `needs_state`: whether `complete` uses the state.
+    - `of`: a function of the state, whose result is read in place of the state.
     """
 
     reads: ClassVar[ReadKind] = "states"
     smooths: ClassVar[bool] = True
     needs_state: ClassVar[bool] = False
+
+    of: eqx.AbstractVar[Callable | None]
 
     @property
     @abc.abstractmethod
@@ -181,12 +189,18 @@ class Lag(LagEntry):
 
     - `tau`: the lag. An array is differentiable. `Learn(...)` is found from data. For a row of lags
       the field gets the states stacked in front, which compiles faster than an entry for each.
+    - `of`: a function of the state whose past is wanted, such as `lambda y: y["level"]`. If no
+      delay wants the whole state, and it is saved at `t1` alone, only that is kept of each step.
     """
 
     tau: RealScalar | Real[ArrayLike, " lags"] | Learn
+    of: Callable | None = eqx.field(repr=False)
 
-    def __init__(self, tau: RealScalar | Real[ArrayLike, " lags"] | Learn):
+    def __init__(
+        self, tau: RealScalar | Real[ArrayLike, " lags"] | Learn, *, of: Callable | None = None
+    ):
         self.tau = check_period(tau, "Lag", several=True)
+        self.of = check_part(of, "Lag")
 
     @property
     def taus(self) -> Any:
@@ -279,8 +293,19 @@ def with_periods(delays: Sequence[Delay], periods: Sequence[RealScalar]) -> list
 
 
 def has_one_period(delay: Any) -> bool:
-    """Whether a delay is a `Hold`, or a `Lag` of a single number that may be learned."""
-    return isinstance(delay, Hold) or (isinstance(delay, Lag) and np.ndim(delay.tau) == 0)  # pyright: ignore[reportArgumentType]
+    """Whether a delay of the whole state is a `Hold`, or a `Lag` of one number, or of a `Learn`."""
+    if not isinstance(delay, (Hold, Lag)) or delay.of is not None:
+        return False
+    return isinstance(delay, Hold) or np.ndim(delay.tau) == 0  # pyright: ignore[reportArgumentType]
+
+
+def make_example(entry: LagEntry, y: PyTree[Array]) -> PyTree[Array]:
+    """An entry with the shapes and types that the field gets."""
+    y = y if entry.of is None else entry.of(y)
+    read = jax.tree.map(lambda x: x[0], y) if entry.reads == "components" else y
+    shape = np.shape(entry.taus)
+    values = jax.tree.map(lambda x: jnp.broadcast_to(x, (*shape, *x.shape)), read)
+    return entry.complete(entry.assemble(values), y)
 
 
 def list_periods(delays: Sequence[Entry]) -> list[Any]:
@@ -292,6 +317,16 @@ def list_periods(delays: Sequence[Entry]) -> list[Any]:
         elif isinstance(d, Hold) and d.tau is not None:
             periods.append(d.tau)
     return periods
+
+
+def check_part(of: Any, who: str) -> Callable | None:
+    """Checks a function of the state, given as `of`."""
+    if of is not None and not callable(of):
+        raise TypeError(
+            f"{who} got of={format_value(of)}; expected a function of the state, such as "
+            "lambda y: y['level']."
+        )
+    return of
 
 
 def check_period(tau: Any, who: str, name: str = "tau", several: bool = False) -> Any:

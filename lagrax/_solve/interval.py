@@ -14,8 +14,9 @@ from jaxtyping import Array, Float, PyTree, Real
 
 from .field import Field
 from .history import LagReader, extrapolate
+from .parts import record_parts
 from .solution import RESULTS
-from .tape import State, Tape
+from .tape import Recorded, State, Tape
 
 VectorField = Callable[..., State]
 
@@ -46,6 +47,11 @@ class Interval(eqx.Module):
         if self.lags is None or not self.lags.reaches:
             return self
         return dataclasses.replace(self, lags=dataclasses.replace(self.lags, tape=tape))
+
+    def record(self, coefficients: PyTree, tape: Tape) -> Recorded:
+        """What a tape like this one keeps of one step, given the polynomial of the state."""
+        entries = [] if self.lags is None or not self.lags.reaches else self.lags.entries
+        return record_parts(entries, coefficients, tape.powers)
 
     def vector_field(self, looks_ahead: bool = False) -> VectorField:
         """Makes f(t, y, lagged=None).

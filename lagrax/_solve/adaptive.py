@@ -1,5 +1,6 @@
 """Adaptive steps through an interval, found under a controller of diffrax and then replayed."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, PyTree, Real
 
+from .crossing import Passage, find_passage
 from .interval import Interval, IntervalSolution
 from .method import Method
 from .saving import make_room, save_step, save_step_in_loop
@@ -27,6 +29,7 @@ class AdaptiveState(eqx.Module):
     - `slope`: the last slope, or None if the next interval cannot use it.
     - `accepted`, `rejected`: the numbers of steps so far.
     - `result`, `t`: the result so far, and the time that was reached.
+    - `segments`, `taus`: what lags read next, and how long they were, if they are functions.
     """
 
     dt: Real[Array, ""]
@@ -36,6 +39,8 @@ class AdaptiveState(eqx.Module):
     rejected: Int[Array, ""]
     result: RESULTS
     t: Real[Array, ""]
+    segments: Int[Array, " lags"] | None = None
+    taus: Real[Array, " lags"] | None = None
 
 
 class AcceptedSteps(eqx.Module):
@@ -72,7 +77,7 @@ def start_adaptive(interval: Interval, method: Method, t1: Array) -> AdaptiveSta
     )
     # The search for a state of 0 finds a step so short that it vanishes in rounding far from t = 0.
     dt = jnp.maximum(t_next - interval.start, 2 * _resolution(interval.start, interval.length))
-    zero = jnp.asarray(0)
+    zero, lags = jnp.asarray(0), interval.function_lags
     keeps_slope = method.keeps_slope(interval.field)
     return AdaptiveState(
         dt=jnp.asarray(dt, interval.start.dtype),
@@ -82,6 +87,8 @@ def start_adaptive(interval: Interval, method: Method, t1: Array) -> AdaptiveSta
         rejected=zero,
         result=RESULTS.successful,
         t=interval.start,
+        segments=None if lags is None else jnp.zeros(lags.low.shape, int),
+        taus=None if lags is None else jnp.zeros_like(lags.low),
     )
 
 
@@ -93,8 +100,9 @@ def _resolution(t: Array, length: Array) -> Array:
 class _LoopState(eqx.Module):
     """The state of the loop over the steps of one interval.
 
-    `saved` counts the saved times passed so far. `saves`, `ends` and `recording` are buffers. The
-    first two are None with a tape, and the last one without.
+    `saved` counts the saved times passed so far, `retakes` how often the next step was shortened to
+    end at a breakpoint. `saves`, `ends` and `recording` are buffers. The first two are None with a
+    tape, and the last one without.
     """
 
     t: Array
@@ -103,6 +111,7 @@ class _LoopState(eqx.Module):
     slope: PyTree
     adaptive: AdaptiveState
     saved: Int[Array, ""]
+    retakes: Int[Array, ""]
     saves: Any
     ends: Any
     recording: Recording | None
@@ -147,6 +156,9 @@ def _take_adaptive_steps(
     row: Any = None,
 ) -> tuple[_LoopState, AdaptiveState]:
     stepper = method.stepper
+    first = None if recording is None else recording.tape.first[row]
+    if recording is not None:
+        interval = interval.with_tape(recording.tape, first, state.segments)
     f = interval.vector_field(stepper.looks_ahead)
     y, t, end = interval.y, interval.start, interval.end
     keeps_slope = method.keeps_slope(interval.field)
@@ -156,8 +168,9 @@ def _take_adaptive_steps(
         t_next=clip(t, t + state.dt, True),
         y=y,
         slope=state.slope if keeps_slope else stepper.begin(f, t, state.dt, y),
-        adaptive=state,
+        adaptive=_check_lags(interval, state),
         saved=jnp.asarray(0),
+        retakes=jnp.asarray(0),
         saves=make_room(y, interval.save_at),
         ends=None if recording else jnp.zeros(method.room + 1, t.dtype),
         recording=recording,
@@ -170,7 +183,6 @@ def _take_adaptive_steps(
             spent |= now.accepted - state.accepted >= method.room
         return (loop.t < end) & (now.result == RESULTS.successful) & ~spent
 
-    first = None if recording is None else recording.tape.first[row]
     advance = _make_advance(interval, f, method, clip, state.accepted, first)
     buffers = lambda loop: (loop.saves, loop.ends, recording and loop.recording.buffers())
     loop = eqxi.while_loop(unfinished, advance, loop, kind="lax", buffers=buffers)
@@ -178,8 +190,19 @@ def _take_adaptive_steps(
     short = (loop.t < end) & (now.result == RESULTS.successful)
     result = RESULTS.where(short, RESULTS.promote(diffrax.RESULTS.max_steps_reached), now.result)
     slope = loop.slope if keeps_slope else None
-    new = AdaptiveState(now.dt, now.controller, slope, now.accepted, now.rejected, result, loop.t)
+    new = dataclasses.replace(now, slope=slope, result=result, t=loop.t)
     return loop, new
+
+
+def _check_lags(interval: Interval, state: AdaptiveState) -> AdaptiveState:
+    """Checks the bounds of lags at the start of an interval."""
+    lags = interval.function_lags
+    if lags is None:
+        return state
+    taus = lags.find_taus(interval.start, interval.y, interval.args)
+    left = ~lags.is_within_bounds(taus) & (state.result == RESULTS.successful)
+    result = RESULTS.where(left, RESULTS.lag_out_of_bounds, state.result)
+    return dataclasses.replace(state, result=result, taus=taus)
 
 
 def _make_clip(
@@ -233,11 +256,11 @@ def _make_advance(interval: Interval, f, method: Method, clip, begun: Array, fir
 
     def advance(now: _LoopState) -> _LoopState:
         state = now.adaptive
-        h = now.t_next - now.t
+        number, h = state.accepted - begun, now.t_next - now.t
         of_step, field = interval, f
-        if interval.lags is not None and now.recording is not None:
+        if interval.reads_tape and now.recording is not None:
             # Read from the buffers themselves, since another tape would be a copy.
-            of_step = interval.with_tape(now.recording.read())
+            of_step = interval.with_tape(now.recording.read(), first + number, state.segments)
             field = of_step.vector_field(stepper.looks_ahead)
         lagged = read_lags(of_step, stepper, now.t, h)
         y, error, info, slope, failed = stepper.step(field, now.t, h, now.y, now.slope, lagged)
@@ -255,6 +278,15 @@ def _make_advance(interval: Interval, f, method: Method, clip, begun: Array, fir
         # An accepted step that was clipped says little about the possible length, so the controller
         # goes on from its state before that step, which also knows whether dt is dtmin.
         clipped = accepted & (h < 0.99 * state.dt) & (dt <= state.dt)
+        passage, coefficients = None, None
+        if now.recording is not None:
+            coefficients = make_coefficients(stepper.interpolation, info)
+        if of_step.function_lags is not None:
+            lags, args = of_step.function_lags, of_step.args
+            passage = find_passage(lags, args, now.t, h, coefficients, now.retakes)
+            passage = passage.limit(accepted, jnp.asarray(t_next))
+            accepted, t = accepted & ~passage.retake, jnp.where(passage.retake, now.t, t)
+            clipped |= passage.retake
         result = _judge_step(interval, y, failed, accepted, t, dt)
         controlled = RESULTS.where(clipped, RESULTS.successful, RESULTS.promote(controlled))
         result = RESULTS.where(result == RESULTS.successful, controlled, result)
@@ -265,15 +297,13 @@ def _make_advance(interval: Interval, f, method: Method, clip, begun: Array, fir
             *(stepper.interpolation, now.saves, now.saved, interval.save_at, begin_at, end_at),
             *(info, accepted, "lax"),
         )
-        number = state.accepted - begun
         ends, recording = now.ends, now.recording
         if recording is None:
             ends = eqxi.buffer_at_set(ends, number + 1, end_at, pred=accepted)
         else:
-            coefficients = make_coefficients(stepper.interpolation, info)
             coefficients = interval.record(coefficients, recording.tape)
             recording = recording.put(first + number, t, coefficients, now.slope, accepted)
-        return _LoopState(
+        new = _LoopState(
             t=t,
             t_next=clip(t, t_next, accepted),
             y=select(accepted, y, now.y),
@@ -286,14 +316,52 @@ def _make_advance(interval: Interval, f, method: Method, clip, begun: Array, fir
                 rejected=state.rejected + ~accepted,
                 result=result,
                 t=t,
+                segments=state.segments,
+                taus=state.taus,
             ),
             saved=saved,
+            retakes=now.retakes,
             saves=saves,
             ends=ends,
             recording=recording,
         )
+        if passage is None:
+            return new
+        return _pass_breakpoints(of_step, method, now, new, passage, first + number, accepted)
 
     return advance
+
+
+def _pass_breakpoints(
+    interval: Interval, method: Method, old: _LoopState, new: _LoopState, passage: Passage, step, ok
+) -> _LoopState:
+    """The loop after step number `step`, in which lags may have passed breakpoints.
+
+    `ok` says whether the step was accepted.
+    """
+    lags, recording, state = interval.function_lags, new.recording, new.adaptive
+    assert lags is not None
+    assert recording is not None
+    assert state.segments is not None
+    breakpoints: Any = recording.tape.breakpoints
+    breakpoints = breakpoints.put_segments(step, state.segments, ok)
+    has_kink = ok & passage.passes & (passage.level < method.levels)
+    breakpoints = breakpoints.put(step + 1, passage.level, has_kink)
+    taus = lags.find_taus(new.t, new.y, interval.args)
+    left = ~lags.is_within_bounds(taus) & (state.result == RESULTS.successful)
+    state = dataclasses.replace(
+        state,
+        result=RESULTS.where(left, RESULTS.lag_out_of_bounds, state.result),
+        segments=jnp.where(ok, passage.segments, state.segments),
+        taus=taus,
+    )
+    return dataclasses.replace(
+        new,
+        t_next=jnp.where(passage.retake, passage.end, new.t_next),
+        adaptive=state,
+        retakes=jnp.where(passage.retake, old.retakes + 1, 0),
+        recording=recording.put_breakpoints(breakpoints),
+    )
 
 
 def _check_made_jump(controller: diffrax.AbstractStepSizeController, made_jump: Any) -> None:

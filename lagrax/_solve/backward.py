@@ -20,7 +20,7 @@ from jaxtyping import Array, PyTree
 from .delays import Hold
 from .interval import Interval
 from .steps import ExplicitRungeKutta, find_nodes, read_lags
-from .tape import State, Tape, find_span, make_coefficients, move_times
+from .tape import State, Tape, add_piece, find_span, make_coefficients, move_times
 
 
 class Parts(NamedTuple):
@@ -186,7 +186,7 @@ def _pull_back_interval(
         j = jnp.maximum(first + count - 1 - k, first)
         state = jax.tree.map(lambda x: x[j], states)
         coefficients_bar = jax.tree.map(lambda x: x[j], tape_bar.coefficients)
-        reads, where = replay.read(interval, j)
+        reads, where = replay.read(interval, j, tape.start_of(j), state)
         _, pull = eqx.filter_vjp(partial(replay.step, j), interval, tape.start_of(j), state, reads)
         new = pull((y_bar, coefficients_bar, state_bar))
         if method.steps is None:
@@ -261,7 +261,7 @@ def _pull_begin(replay: "_Replay", interval: Interval, y: State, carry: tuple) -
     anew = method.steps is not None or not method.keeps_slope(interval.field)
     begun = (anew | (number == 0)) & (tape.first[number + 1] > first)
     choose = lambda x: jnp.where(begun, x, 0)
-    reads, where = replay.read(interval, first, begins=True)
+    reads, where = replay.read_begin(interval, first, y)
     _, pull = eqx.filter_vjp(partial(replay.begin, first), interval, y, reads)
     new = jax.tree.map(choose, pull(jax.tree.map(choose, state_bar)))
     state_bar = jax.tree.map(lambda x: jnp.where(begun, 0, x), state_bar)
@@ -276,32 +276,63 @@ class _Replay(NamedTuple):
     tape: Tape
     number: Any
 
-    def read(self, interval: Interval, j: Array, begins: bool = False) -> tuple[PyTree, Any]:
-        """The part of the tape on which a step, or the start of the interval, depends.
+    def read(self, interval: Interval, j: Array, y: State, state: PyTree) -> tuple[PyTree, Any]:
+        """The part of the tape on which a step depends, and where on the tape it is.
 
-        Also returns where on the tape it is. An explicit step reads at times known beforehand, and
-        of another one that is the whole tape.
+        An explicit step reads some lags at times known beforehand, and the places of the others are
+        found by taking the step. Of an implicit one that is the whole tape.
         """
-        lags = interval.lags
-        if lags is None or not lags.reaches:
+        if not interval.reads_tape:
             return None, None
         if not isinstance(self.method.stepper, ExplicitRungeKutta):
             return (self.tape.ts, self.tape.drop_starts().coefficients), None
-        lags = interval.with_tape(self.tape).lags
-        assert lags is not None
-        if begins:
-            where = lags.locate(interval.start, jnp.array(True))
-        else:
-            t, h = self._span(interval, j)
+        interval = self._with_tape(interval, j, self.tape)
+        t, h = self._span(interval, j)
+        fixed = None
+        if interval.lags is not None:
             nodes = find_nodes(interval, self.method.stepper, t, h)
-            where = jax.vmap(lags.locate)(*nodes)
-        return lags.take(where), where
+            fixed = jax.vmap(interval.lags.locate)(*nodes)
+
+        def take_step(found: list) -> None:
+            f = interval.vector_field(self.method.stepper.looks_ahead, found=found)
+            lagged = read_lags(interval, self.method.stepper, t, h)
+            self.method.stepper.step(f, t, h, y, state, lagged)
+
+        return self._take(interval, fixed, take_step)
+
+    def read_begin(self, interval: Interval, j: Array, y: State) -> tuple[PyTree, Any]:
+        """The part of the tape on which the start of the interval depends, and where it is."""
+        if not interval.reads_tape:
+            return None, None
+        if not isinstance(self.method.stepper, ExplicitRungeKutta):
+            return (self.tape.ts, self.tape.drop_starts().coefficients), None
+        interval = self._with_tape(interval, j, self.tape)
+        fixed = None
+        if interval.lags is not None:
+            fixed = interval.lags.locate(interval.start, jnp.array(True))
+        evaluate = lambda found: interval.vector_field(found=found)(interval.start, y)
+        return self._take(interval, fixed, evaluate)
+
+    def _take(self, interval: Interval, fixed: Any, call: Callable) -> tuple[PyTree, Any]:
+        """Takes polynomials from the tape, of fixed lags and of those that `call(found)` reads."""
+        moving, functions = [], interval.function_lags
+        if functions is not None:
+            call(moving)
+        pieces = None
+        if interval.lags is not None:
+            pieces = interval.lags.take(fixed)
+        known = [] if functions is None else [(reads, functions.take(reads)) for reads in moving]
+        return (pieces, known), (fixed, moving)
 
     def add(self, interval: Interval, tape_bar: Tape, where: Any, reads_bar: PyTree) -> Tape:
         """Adds the cotangent of what was read to the tape of cotangents."""
         if where is not None:
-            assert interval.lags is not None
-            return interval.lags.add(tape_bar, where, reads_bar)
+            (fixed, moving), (pieces, known) = where, reads_bar
+            if interval.lags is not None:
+                tape_bar = interval.lags.add(tape_bar, fixed, pieces)
+            for reads, (_, piece) in zip(moving, known, strict=True):
+                tape_bar = add_piece(tape_bar, reads.step, piece)
+            return tape_bar
         if not jax.tree.leaves(reads_bar):
             return tape_bar
         ts, coefficients = _add((tape_bar.ts, tape_bar.coefficients), reads_bar)
@@ -310,13 +341,13 @@ class _Replay(NamedTuple):
     def step(self, j: Array, interval: Interval, y: State, state: PyTree, reads: PyTree):
         """The state after step j, its polynomial, and the solver's state."""
         stepper = self.method.stepper
-        interval = self._with_reads(interval, reads)
+        interval, fixed, known = self._with_reads(interval, j, reads)
         t, h = self._span(interval, j)
         if self.method.steps is not None and not isinstance(stepper, ExplicitRungeKutta):
             y, info, state, _ = stepper.step_or_stay(interval, t, h, y, state)
         else:
-            f = interval.vector_field(stepper.looks_ahead)
-            lagged = read_lags(interval, stepper, t, h, reads)
+            f = interval.vector_field(stepper.looks_ahead, known)
+            lagged = read_lags(interval, stepper, t, h, fixed)
             y, _, info, state, _ = stepper.step(f, t, h, y, state, lagged)
         state = eqx.filter(state, eqx.is_inexact_array)
         coefficients = make_coefficients(stepper.interpolation, info)
@@ -325,10 +356,10 @@ class _Replay(NamedTuple):
     def begin(self, j: Array, interval: Interval, y: State, reads: PyTree) -> PyTree:
         """The solver's state at the start of the interval."""
         stepper = self.method.stepper
-        interval = self._with_reads(interval, reads)
-        f = interval.vector_field(stepper.looks_ahead)
+        interval, fixed, known = self._with_reads(interval, j, reads)
+        f = interval.vector_field(stepper.looks_ahead, known)
         if interval.lags is not None and isinstance(stepper, ExplicitRungeKutta):
-            lagged = interval.lags.read(interval.start, jnp.array(True), None, reads)
+            lagged = interval.lags.read(interval.start, jnp.array(True), None, fixed)
             of_start = partial(f, lagged=lagged)
         else:
             of_start = f
@@ -339,11 +370,20 @@ class _Replay(NamedTuple):
         start, length = interval.start, interval.length
         return find_span(self.tape, j, self.number, start, length, self.method.steps)
 
-    def _with_reads(self, interval: Interval, reads: PyTree) -> Interval:
-        if interval.lags is None or not interval.lags.reaches:
-            return interval
+    def _with_reads(self, interval: Interval, j: Array, reads: PyTree) -> tuple:
+        """The interval that reads this part of the tape, and the parts for each kind of lag."""
+        if not interval.reads_tape:
+            return interval, None, None
         if isinstance(self.method.stepper, ExplicitRungeKutta):
-            return interval.with_tape(self.tape)
+            fixed, known = reads
+            known = None if interval.function_lags is None else iter(known)
+            return self._with_tape(interval, j, self.tape), fixed, known
         ts, coefficients = reads
         tape = dataclasses.replace(self.tape.drop_starts(), ts=ts, coefficients=coefficients)
-        return interval.with_tape(tape)
+        return self._with_tape(interval, j, tape), None, None
+
+    def _with_tape(self, interval: Interval, j: Array, tape: Tape) -> Interval:
+        """The interval that reads this tape in step j."""
+        if tape.breakpoints is None:
+            return interval.with_tape(tape, tape.first[self.number])
+        return interval.with_tape(tape, j, tape.breakpoints.segments[j])

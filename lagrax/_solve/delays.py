@@ -2,8 +2,9 @@
 
 import abc
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeGuard
 
 import equinox as eqx
 import jax
@@ -175,7 +176,7 @@ class LagEntry(eqx.Module):
 
 
 class Lag(LagEntry):
-    """The state a fixed time ago, z(t − τ), as in a delay differential equation.
+    """The state some time ago, z(t − τ), as in a delay differential equation.
 
     Choose it if the past moves on continuously with time. If the past enters through samples,
     `Hold` is faster and keeps the solver's order.
@@ -185,27 +186,53 @@ class Lag(LagEntry):
 
     The order is limited by that of the dense output: about 4 with Tsit5 and 6 with Dopri8.
 
+    `Lag(function, low=..., high=...)` is z(t − function(t, y, args)), a lag that depends on time or
+    on the state, such as the time of a transport at a varying speed or the age at which a crowded
+    population matures. Choose a fixed lag if it does not vary, since it is read for all stages of a
+    step at once. With a function, adaptive steps end where t − τ passes a kink of the solution,
+    such as t0 or the instant of a `Jump`, so that the order is kept. Equal steps cross these kinks.
+    Choose adaptive ones, unless the past continues smoothly into the solution.
+
     **Arguments:**
 
     - `tau`: the lag. An array is differentiable. `Learn(...)` is found from data. For a row of lags
       the field gets the states stacked in front, which compiles faster than an entry for each.
+      Everything that a function uses is differentiable, such as the parameters of an `eqx.Module`.
+    - `low`: a bound from below for the values of a function. No interval is longer, so give the
+      largest that you are sure of.
+    - `high`: a bound from above, by default none. The past is needed so far back. A lag that leaves
+      its bounds ends the solve with `RESULTS.lag_out_of_bounds`.
     - `of`: a function of the state whose past is wanted, such as `lambda y: y["level"]`. If no
-      delay wants the whole state, and it is saved at `t1` alone, only that is kept of each step.
+      delay wants the whole state, no lag is a function, and the state is saved at `t1` alone, only
+      that is kept of each step.
     """
 
-    tau: RealScalar | Real[ArrayLike, " lags"] | Learn
+    tau: RealScalar | Real[ArrayLike, " lags"] | Learn | Callable
+    low: float | None
+    high: float | None
     of: Callable | None = eqx.field(repr=False)
 
     def __init__(
-        self, tau: RealScalar | Real[ArrayLike, " lags"] | Learn, *, of: Callable | None = None
+        self,
+        tau: RealScalar | Real[ArrayLike, " lags"] | Learn | Callable,
+        *,
+        low: float | int | None = None,
+        high: float | int | None = None,
+        of: Callable | None = None,
     ):
-        self.tau = check_period(tau, "Lag", several=True)
+        self.tau = tau if callable(tau) else check_period(tau, "Lag", several=True)
+        self.low, self.high = _checked_bounds(low, high, callable(tau))
         self.of = check_part(of, "Lag")
 
     @property
     def taus(self) -> Any:
-        """The lag, or a row of lags."""
-        return self.tau
+        """The lag, or a row of lags, or the lower bound of a function."""
+        return self.low if callable(self.tau) else self.tau
+
+    @property
+    def kinks(self) -> Any:
+        """None for a function, since kinks pass it at times that are not known beforehand."""
+        return np.zeros(0) if callable(self.tau) else self.tau
 
 
 class Input(eqx.Module):
@@ -296,7 +323,27 @@ def has_one_period(delay: Any) -> bool:
     """Whether a delay of the whole state is a `Hold`, or a `Lag` of one number, or of a `Learn`."""
     if not isinstance(delay, (Hold, Lag)) or delay.of is not None:
         return False
-    return isinstance(delay, Hold) or np.ndim(delay.tau) == 0  # pyright: ignore[reportArgumentType]
+    return isinstance(delay, Hold) or (_has_one_time(delay) and not is_function(delay))
+
+
+def is_function(delay: Any) -> TypeGuard[Lag]:
+    """Whether a delay is a lag that depends on time or on the state."""
+    return isinstance(delay, Lag) and callable(delay.tau)
+
+
+def _has_one_time(delay: Any) -> bool:
+    return isinstance(delay, Lag) and np.ndim(delay.tau) == 0  # pyright: ignore[reportArgumentType]
+
+
+def find_moving(delays: Sequence[Any]) -> tuple[int, ...]:
+    """The places of lags that are read in each stage, since their times are not known before it.
+
+    Besides a lag that is a function these are all other lags of one time, so that steps end where
+    they pass a kink that the function has made.
+    """
+    if not any(is_function(d) for d in delays):
+        return ()
+    return tuple(i for i, d in enumerate(delays) if _has_one_time(d))
 
 
 def make_example(entry: LagEntry, y: PyTree[Array]) -> PyTree[Array]:
@@ -306,6 +353,12 @@ def make_example(entry: LagEntry, y: PyTree[Array]) -> PyTree[Array]:
     shape = np.shape(entry.taus)
     values = jax.tree.map(lambda x: jnp.broadcast_to(x, (*shape, *x.shape)), read)
     return entry.complete(entry.assemble(values), y)
+
+
+def list_fixed_lags(delays: Sequence[Any]) -> list[LagEntry]:
+    """The lags that are not read in each stage (see `find_moving`)."""
+    moving = find_moving(delays)
+    return [d for i, d in enumerate(delays) if isinstance(d, LagEntry) and i not in moving]
 
 
 def list_periods(delays: Sequence[Entry]) -> list[Any]:
@@ -327,6 +380,33 @@ def check_part(of: Any, who: str) -> Callable | None:
             "lambda y: y['level']."
         )
     return of
+
+
+def _checked_bounds(low: Any, high: Any, needed: bool) -> tuple[float | None, float | None]:
+    """Checks the bounds of a lag, which are needed if it is a function."""
+    if not needed:
+        if low is not None or high is not None:
+            raise ValueError(
+                f"Lag got low={low!r} and high={high!r} for a fixed lag; expected them only with a "
+                "function, such as Lag(lambda t, y, args: 1 + y**2, low=1.0). Leave them out."
+            )
+        return None, None
+    if low is None:
+        raise ValueError(
+            "Lag got a function without low; expected a bound from below for its values, such as "
+            "Lag(function, low=0.5)."
+        )
+    high = math.inf if high is None else high
+    for name, value in (("low", low), ("high", high)):
+        is_open = name == "high" and not is_traced(value) and value == math.inf
+        if is_traced(value) or not (is_open or (is_number(value) and value > 0)):
+            raise ValueError(
+                f"Lag got {name}={format_value(value)}; expected a positive number that is known "
+                "when the program is compiled."
+            )
+    if not low <= high:
+        raise ValueError(f"Lag got low={low!r} and high={high!r}; expected low <= high.")
+    return float(low), float(high)
 
 
 def check_period(tau: Any, who: str, name: str = "tau", several: bool = False) -> Any:
@@ -445,6 +525,8 @@ def describe(delays: Sequence[Entry]) -> str:
     def one(d: Entry) -> str:
         if isinstance(d, Input):
             return f"Input({len(d.ts)} samples)"
+        if is_function(d):
+            return f"Lag({getattr(d.tau, '__name__', type(d.tau).__name__)}, low={d.low:g})"
         if isinstance(d, LagEntry):
             return f"{type(d).__name__}({_format_periods(d.taus)})"
         tau = _format_periods(d.tau) if d.times is None else "times=..."

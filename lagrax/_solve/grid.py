@@ -18,7 +18,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from .arguments import is_traced
-from .delays import AnyArray, Entry, Hold, Input, LagEntry, describe, list_periods
+from .delays import AnyArray, Entry, Hold, Input, LagEntry, describe, is_function, list_periods
 from .jumps import Jump
 
 # Up to this many past knots are separate variables of the compiled loop. Its compile time grows
@@ -50,6 +50,9 @@ class Grid(eqx.Module):
     Holds need the states at the last `num_knots` breakpoints, lags the dense output of the last
     `num_dense` intervals. `covered` is False if traced delays do not fit the static number of
     intervals. `is_even` says that all of them have the same length, known when traced.
+
+    `kinks` says at which starts the solution has a kink, if lags that are functions may pass them.
+    The others only bound the length of intervals.
     """
 
     starts: Float[AnyArray, " intervals"]
@@ -65,6 +68,7 @@ class Grid(eqx.Module):
     num_knots: int = eqx.field(static=True)
     num_dense: int = eqx.field(static=True)
     is_even: bool = eqx.field(static=True)
+    kinks: Bool[AnyArray, " intervals"] | None = None
 
 
 def make_grid(
@@ -99,7 +103,7 @@ def make_grid(
     slack = 8 * float(jnp.finfo(dtype).eps)
     lags = any(isinstance(d, _LagTimes) for d in delays)
     others = _Others(jump_ts, jump_times)
-    candidates, sources = _candidates(delays, others, t0, t1, intervals, levels, slack, xp)
+    candidates, sources, kinks = _candidates(delays, others, t0, t1, intervals, levels, slack, xp)
     points = xp.concatenate([xp.atleast_1d(c) for c in [*candidates, t1]])
     points, order = clip(points, t0, t1, xp), None
     if traced:
@@ -108,6 +112,7 @@ def make_grid(
         points = _merge_close(np.sort(points), t0, t1, slack, lags)
     starts = xp.concatenate([xp.atleast_1d(xp.asarray(t0, points.dtype)), points[:-1]])
     num = points.shape[0]
+    owner = None
     if traced:
         owner = _find_owners(candidates, order)
         found = _look_up_in_order(delays, others, sources, owner, points, t0, t1, slack)
@@ -117,6 +122,7 @@ def make_grid(
     num_knots = 1 + max([int(np.max(a)) if not is_traced(a) else num for a in ages], default=0)
     _check_num_knots(given, num_knots, num)
     taus = _join_lags([d.taus for d in delays if isinstance(d, _LagTimes)], xp)
+    moves = any(is_function(d) for d in given)
     dense = _count_dense_intervals(taus, _is_single_lag(delays, others), starts, t1, slack, xp)
     return Grid(
         starts=starts.astype(dtype),
@@ -130,9 +136,20 @@ def make_grid(
         covered=_covers_span(delays, jump_times, t0, t1, intervals, slack) if traced else True,
         num_intervals=num,
         num_knots=num_knots,
-        num_dense=dense,
+        num_dense=num if moves else dense,
         is_even=not traced and _is_even(starts, points[-1], dtype),
+        kinks=_find_kinks(starts, kinks, owner) if moves else None,
     )
+
+
+def _find_kinks(starts, kinks, owner) -> Any:
+    """At which starts the solution has a kink (see `Grid` and `_candidates`).
+
+    `owner` says from which of the candidates traced breakpoints come.
+    """
+    if owner is not None:
+        return jnp.concatenate([jnp.array([True]), owner[:-1] < kinks])
+    return np.isin(starts, kinks) if isinstance(kinks, np.ndarray) else np.ones(len(starts), bool)
 
 
 def _is_even(starts, end, dtype) -> bool:
@@ -222,8 +239,11 @@ def _hold_candidates(hold, t0, t1, intervals, slack, xp):
 
 def _candidates(
     delays, others: _Others, t0, t1, intervals, levels, slack, xp
-) -> tuple[list[Any], _Sources]:
+) -> tuple[list[Any], _Sources, Any]:
     """Candidate breakpoints, as a list of arrays; those outside (t0, t1) are dropped later.
+
+    Also returns those at which the solution has a kink, or their number if they come first and the
+    others only divide the span.
 
     Traced ones keep this order where they coincide. So an instant of a hold comes after the jumps
     there, or before them if the hold samples the state before jumps.
@@ -255,7 +275,7 @@ def _candidates(
         found.append(xp.asarray(others.jump_ts))
     of_lags = [d for d in delays if isinstance(d, _LagTimes)]
     if not of_lags:
-        return found, sources
+        return found, sources, len(found)
     lags = _join_lags([d.kinks for d in of_lags], xp)
     # No interval may be longer than the shortest lag, so that lags only read known states.
     shortest = xp.min(_join_lags([d.taus for d in of_lags], xp))
@@ -265,13 +285,14 @@ def _candidates(
         kinks = np.concatenate([[t0], *found])
         kinks = _kinks_of_lags(kinks[kinks < t1], lags, t1, levels)
         kinks = np.append(t0, _merge_close(np.sort(kinks), t0, t1, slack, True))
-        return [_subdivide(kinks, shortest, _rounding(kinks[1:], t0, slack, np))], sources
+        return [_subdivide(kinks, shortest, _rounding(kinks[1:], t0, slack, np))], sources, kinks
     multiples = t0 + xp.arange(1, _count(shortest, t0, t1, intervals, xp) + 1) * shortest
     if only_lag:
-        return [multiples], sources
+        return [multiples], sources, 0
     levels = min(levels, intervals)
     kinks = _kinks_of_traced_lags(found, others.jump_times, lags, t0, levels)
-    return [*found, *kinks, multiples[levels:]], sources
+    found = [*found, *kinks]
+    return [*found, multiples[levels:]], sources, len(found)
 
 
 def _join_lags(lags: list[Any], xp) -> Any:
@@ -427,7 +448,7 @@ def _have_one_period(delays, others) -> bool:
 def _is_single_lag(delays, others) -> bool:
     """Whether a single lag makes all breakpoints, so that every interval has its length."""
     is_lag = len(delays) == 1 and isinstance(delays[0], _LagTimes)
-    return is_lag and not others and np.size(delays[0].taus) == 1
+    return is_lag and not others and np.size(delays[0].kinks) == 1 == np.size(delays[0].taus)
 
 
 def _age_with_one_period(hold, num: int):

@@ -4,7 +4,7 @@ Between two breakpoints the held states are constants, so the equation is an ord
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -13,6 +13,7 @@ from jax import lax
 from jaxtyping import Array, Float, PyTree, Real
 
 from .field import Field
+from .function_lags import FunctionLags
 from .history import LagReader, extrapolate
 from .parts import record_parts
 from .solution import RESULTS
@@ -24,8 +25,9 @@ VectorField = Callable[..., State]
 class Interval(eqx.Module):
     """One interval and everything that its solution depends on, which gradients are taken to.
 
-    `history` has one entry for each delay, None for a lag. `save_at` holds the places to save, as
-    sorted fractions of the interval.
+    `history` has one entry for each delay, None for a lag. `lags` reads those that are known for
+    each time, `function_lags` those that are functions of time and state. `save_at` holds the
+    places to save, as sorted fractions of the interval.
     """
 
     field: Field
@@ -36,41 +38,68 @@ class Interval(eqx.Module):
     start: Real[Array, ""]
     length: Real[Array, ""]
     save_at: Float[Array, " saves"]
+    function_lags: FunctionLags | None = None
+
+    @property
+    def reads_tape(self) -> bool:
+        """Whether any lag reads the tape."""
+        return self.function_lags is not None or (self.lags is not None and self.lags.reaches)
 
     @property
     def end(self) -> Real[Array, ""]:
         """The time at which the interval ends."""
         return self.start + self.length
 
-    def with_tape(self, tape: Tape | None) -> "Interval":
-        """The interval whose lags read this tape, if they read any."""
-        if self.lags is None or not self.lags.reaches:
-            return self
-        return dataclasses.replace(self, lags=dataclasses.replace(self.lags, tape=tape))
+    def with_tape(
+        self, tape: Tape | None, limit: Any = None, segments: Array | None = None
+    ) -> "Interval":
+        """The interval whose lags read this tape, if they read any.
+
+        Lags that are functions read steps before number `limit`, by default those before the
+        interval, and `segments` of them (see `FunctionLags`).
+        """
+        lags, functions = self.lags, self.function_lags
+        if lags is not None and lags.reaches:
+            lags = dataclasses.replace(lags, tape=tape)
+        if functions is not None:
+            functions = dataclasses.replace(functions, tape=tape, limit=limit, segments=segments)
+        return dataclasses.replace(self, lags=lags, function_lags=functions)
 
     def record(self, coefficients: PyTree, tape: Tape) -> Recorded:
         """What a tape like this one keeps of one step, given the polynomial of the state."""
         entries = [] if self.lags is None or not self.lags.reaches else self.lags.entries
         return record_parts(entries, coefficients, tape.powers)
 
-    def vector_field(self, looks_ahead: bool = False) -> VectorField:
+    def vector_field(
+        self, looks_ahead: bool = False, known: Iterator | None = None, found: list | None = None
+    ) -> VectorField:
         """Makes f(t, y, lagged=None).
 
         `lagged` are the entries of lags if they are read already. `looks_ahead` says that t may lie
-        beyond the end of the interval.
+        beyond the end of the interval. `known` gives the part of the tape that lags read which are
+        functions, for each evaluation in turn, and `found` is a list to which that is appended.
         """
-        lags = self.lags
-        if lags is None:
+        lags, functions = self.lags, self.function_lags
+        if lags is None and functions is None:
             prepared = self.field.prepare(tuple(self.history))
             return lambda t, y, lagged=None: self._evaluate(t, y, prepared, looks_ahead)
 
         def f(t, y, lagged=None):
-            if lagged is None:
-                known = jnp.where(t > self.end, self.end, t) if looks_ahead else t
-                lagged = lags.read(known, t <= self.start, t - known if looks_ahead else None)
-            entries = iter(lags.complete(lagged, y))
-            history = tuple(next(entries) if h is None else h for h in self.history)
-            return self._evaluate(t, y, self.field.prepare(history), looks_ahead)
+            history, right = list(self.history), t <= self.start
+            if functions is not None:
+                piece = None if known is None else next(known)
+                states, reads = functions.read(t, y, self.args, right, piece)
+                if found is not None:
+                    found.append(reads)
+                for place, state in zip(functions.places, states, strict=True):
+                    history[place] = state
+            if lags is not None:
+                if lagged is None:
+                    inside = jnp.where(t > self.end, self.end, t) if looks_ahead else t
+                    lagged = lags.read(inside, right, t - inside if looks_ahead else None)
+                entries = iter(lags.complete(lagged, y))
+                history = [next(entries) if h is None else h for h in history]
+            return self._evaluate(t, y, self.field.prepare(tuple(history)), looks_ahead)
 
         return f
 
@@ -116,7 +145,11 @@ class IntervalSolution(eqx.Module):
 
 
 class Outcome(NamedTuple):
-    """The result of stepping through one interval, and the time that was reached."""
+    """The result of stepping through one interval, and the time that was reached.
+
+    `taus` are the lags there that are functions, or None.
+    """
 
     result: RESULTS
     t: Array
+    taus: Array | None = None

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import diffrax
 
-from .delays import Entry, Hold, Input, LagEntry
+from .delays import Entry, Hold, Input, LagEntry, find_moving
 from .field import Field
 from .grid import Grid
 from .saving import list_subs
@@ -23,6 +23,8 @@ class Method(NamedTuple):
     - `has_tape`: whether the dense output of all steps is kept, for lags or for the answer.
     - `keeps_polynomials`: whether the tape keeps the polynomials of the whole state. Otherwise it
       keeps those parts of it that lags read.
+    - `function_lags`: the number of lags that are functions or read like these.
+    - `levels`: through how many lags a kink is followed.
     - `is_continuous`: whether held and lagged states are continuous at breakpoints.
     """
 
@@ -35,6 +37,8 @@ class Method(NamedTuple):
     room: int
     has_tape: bool
     keeps_polynomials: bool
+    function_lags: int
+    levels: int
     is_continuous: bool
 
     def take_single_steps(self) -> "Method":
@@ -84,16 +88,18 @@ def make_method(
     `has_jumps` says that the state jumps, `has_past` that the past is a function, `is_shared` that
     all intervals have one field.
     """
-    stepper = make_stepper(solver)
     subs = list_subs(saveat)
     has_tape = bool(grid.num_dense or saveat.dense or any(sub.steps for sub in subs))
-    reads_all = any(isinstance(d, LagEntry) and d.of is None for d in delays)
+    reads_all = any(isinstance(d, LagEntry) and d.of is None for d in delays) or find_moving(delays)
     saves = saveat.dense or any(sub.steps or sub.ts is not None for sub in subs)
     # What is held jumps at its instants. A lagged state jumps if the past does not end in y0.
     held = any(isinstance(d, Hold) or (isinstance(d, Input) and not d.linear) for d in delays)
     lags = [d for d in delays if isinstance(d, LagEntry)]
     lagged = (has_past and bool(lags)) or not all(d.smooths for d in lags)
     jumps = has_jumps or held or lagged
+    moving = find_moving(delays)
+    # Steps may end anywhere at a breakpoint, at which the states that such lags read may jump.
+    stepper = make_stepper(solver, bool(moving) and (has_jumps or has_past))
     return Method(
         stepper=stepper,
         steps=steps,
@@ -104,8 +110,15 @@ def make_method(
         room=_find_room(steps, max_steps, grid.num_intervals),
         has_tape=has_tape,
         keeps_polynomials=bool(reads_all or saves),
+        function_lags=len(moving),
+        levels=find_order(solver) + has_past,
         is_continuous=stepper.state_is_slope and is_shared and not jumps,
     )
+
+
+def find_order(solver: diffrax.AbstractSolver) -> int:
+    """The order of a solver."""
+    return int(solver.order(diffrax.ODETerm(lambda t, y, args: y)) or 1)
 
 
 def _find_room(steps: int | None, max_steps: int, intervals: int) -> int:

@@ -28,7 +28,7 @@ from .delays import Entry
 from .gradients import Gradient
 from .grid import Grid, make_grid
 from .jumps import Jump, check_jumps
-from .method import Method, make_method
+from .method import Method, find_order, make_method
 from .method_checks import (
     check_controller,
     check_gradient,
@@ -168,12 +168,11 @@ def _make_checked_grid(
         check_intervals(intervals, delays, t0, t1)
     else:
         intervals = len(fields)
-    order = int(solver.order(diffrax.ODETerm(lambda t, y, args: y)) or 1)
     grid = make_grid(
         *(delays, t0, t1),
         intervals=intervals,
         # A jump of the state is a kink one lag later, so it is followed through one lag more.
-        levels=order + bool(jumps),
+        levels=find_order(solver) + bool(jumps),
         dtype=equation.dtype,
         jump_ts=jump_ts,
         jumps=jumps,

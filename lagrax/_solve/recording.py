@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from .adaptive import AdaptiveState, record_steps
-from .delays import Entry, LagEntry
+from .breakpoints import make_breakpoints
+from .delays import Entry, list_fixed_lags
 from .grid import Grid
 from .interval import Interval, Outcome
 from .method import Method
@@ -49,12 +50,18 @@ def make_recording(
     room = lambda x: jnp.zeros((ts.shape[0] - 1, *x.shape), x.dtype)
     state, coefficients = make_empty_step(method.stepper, t0, y)
     powers = None if method.keeps_polynomials else int(keep_states)
-    entries = [d for d in delays if isinstance(d, LagEntry)] if grid.num_dense else []
+    entries = list_fixed_lags(delays) if grid.num_dense else []
     record = lambda c: record_parts(entries, c, powers)
     coefficients = eqx.filter_eval_shape(record, coefficients)
     states = jax.tree.map(room, state) if keep_states else None
     is_even = found is None and method.steps is not None and grid.is_even
-    tape = Tape(ts, jax.tree.map(room, coefficients), first, knots, is_even, powers)
+    breakpoints = None
+    if found is not None:
+        breakpoints = found.breakpoints
+    elif method.steps is None and method.function_lags:
+        breakpoints = make_breakpoints(ts.shape[0] - 1, method.function_lags)
+    coefficients = jax.tree.map(room, coefficients)
+    tape = Tape(ts, coefficients, first, knots, is_even, powers, breakpoints)
     return Recording(tape, states)
 
 
@@ -65,21 +72,35 @@ def record_interval(
     row: Array,
     state: AdaptiveState | None,
     found: Tape | None,
+    has_kink: Array | None = None,
 ) -> tuple[State, Recording, AdaptiveState | None, Outcome]:
     """Solves interval number `row`, whose lags read the tape, and writes its steps there.
 
     Adaptive steps are searched for, not reverse-differentiably, unless they are `found` already.
+    `has_kink` says whether the solution has a kink at the start, if lags are functions.
     """
-    interval = interval.with_tape(recording.tape)
+    recording = _put_kink(recording, row, has_kink, found)
+    interval = interval.with_tape(recording.tape, recording.tape.first[row])
     if method.steps is not None:
         y, recording, outcome = _record_equal_steps(interval, method, recording, row)
         return y, recording, state, outcome
     if found is None:
         assert state is not None
         y, state, recording = record_steps(interval, method, state, recording, row)
-        return y, recording, state, Outcome(state.result, state.t)
+        return y, recording, state, Outcome(state.result, state.t, state.taus)
     y, recording = _take_found_steps(interval, method, recording, row, found)
-    return y, recording, state, Outcome(RESULTS.successful, interval.end)
+    lags = interval.function_lags
+    taus = None if lags is None else jnp.zeros_like(lags.low)
+    return y, recording, state, Outcome(RESULTS.successful, interval.end, taus)
+
+
+def _put_kink(recording: Recording, row: Array, has_kink: Array | None, found) -> Recording:
+    """Adds the start of an interval to the breakpoints, if it is one."""
+    tape = recording.tape
+    if tape.breakpoints is None or has_kink is None or found is not None:
+        return recording
+    put = tape.breakpoints.put_knot(tape.first[row], tape.ts, has_kink & (row > 0))
+    return recording.put_breakpoints(put)
 
 
 def _record_equal_steps(
@@ -108,13 +129,23 @@ def _take_found_steps(
     def body(carry):
         number, y, state, recording = carry
         t, h = span(number)
-        lagged = read_lags(interval, stepper, t, h)
-        y, _, info, after, _ = stepper.step(f, t, h, y, state, lagged)
+        of_step, field = interval, f
+        if interval.function_lags is not None:
+            assert found.breakpoints is not None
+            segments = found.breakpoints.segments[number]
+            of_step = interval.with_tape(recording.read(), number, segments)
+            field = of_step.vector_field(stepper.looks_ahead)
+        lagged = read_lags(of_step, stepper, t, h)
+        y, _, info, after, _ = stepper.step(field, t, h, y, state, lagged)
         coefficients = make_coefficients(stepper.interpolation, info)
         coefficients = interval.record(coefficients, recording.tape)
         return number + 1, y, after, recording.put(number, None, coefficients, state, True)
 
     first = found.first[row]
+    if interval.function_lags is not None:
+        assert found.breakpoints is not None
+        segments = found.breakpoints.segments[first]
+        f = interval.with_tape(recording.tape, first, segments).vector_field(stepper.looks_ahead)
     state = stepper.begin(f, interval.start, span(first)[1], interval.y)
     _, y, _, recording = eqxi.while_loop(
         lambda carry: carry[0] < found.first[row + 1],

@@ -8,6 +8,7 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, PyTree, Real, Shaped
 
@@ -67,6 +68,11 @@ with warnings.catch_warnings():
             "traced tau is not positive, or traced instants do not increase. Raise `intervals`, "
             "bound tau from below, or sort the instants."
         )
+        lag_out_of_bounds = (
+            "A lag left its bounds, or became NaN; with `throw=False`, `sol.failed_at` says when. "
+            "Give bounds that it stays within, Lag(function, low=..., high=...), or clip it in the "
+            "function."
+        )
         saved_outside = (
             "A traced time in `saveat.ts` lies outside the span from t0 to t1; the state saved "
             "there is NaN. Drop it, or widen the span."
@@ -95,6 +101,14 @@ class Knots(NamedTuple):
     ts: Float[Array, " knots"]
     ys: PyTree[Shaped[Array, "knots ..."]]
     before: PyTree[Shaped[Array, "knots ..."]]
+
+
+class LagValues(NamedTuple):
+    """The lags that are functions, at the time of a failure, and their bounds."""
+
+    taus: Real[Array, " lags"]
+    low: Real[Array, " lags"]
+    high: Real[Array, " lags"]
 
 
 class _Shown(str):
@@ -127,6 +141,7 @@ class Solution(eqx.Module):
     _jumps: bool = eqx.field(repr=False, static=True)
     _nan: Real[Array, ""] = eqx.field(repr=False)
     _last_dt: Real[Array, ""] | None = eqx.field(repr=False)
+    _lags: "LagValues | None" = eqx.field(repr=False, default=None)
 
     def evaluate(self, t: Real[ArrayLike, "..."]) -> PyTree[Array]:
         """The state at time `t`, which is one time or an array of times.
@@ -207,11 +222,30 @@ def _describe_failure(solution: Solution) -> str:
     hint = ""
     if solution.result == RESULTS.max_steps_reached:
         hint = _explain_max_steps(solution, failed_at)
+    if solution.result == RESULTS.lag_out_of_bounds:
+        hint = _explain_lag(solution)
     # An error has no `sol`, and gives the time itself.
     message = message.replace("; with `throw=False`, `sol.failed_at` says when", "")
     # Equal steps are checked at the end of each interval.
     when = "at or before" if solution._last_dt is None else "at"
     return f"{hint or message} It failed {when} t = {failed_at:g}."
+
+
+def _explain_lag(solution: Solution) -> str:
+    """By how much a lag left its bounds."""
+    assert solution._lags is not None
+    taus, low, high = (np.asarray(x) for x in lax.stop_gradient(solution._lags))
+    outside = np.maximum(low - taus, taus - high)
+    worst = int(np.argmax(np.where(np.isnan(outside), np.inf, outside)))
+    tau, low, high = taus[worst], low[worst], high[worst]
+    if np.isnan(tau):
+        return "The function of a Lag returned NaN. Guard it against the states that it gets."
+    name, bound = ("low", low) if tau < low else ("high", high)
+    beside = "below" if tau < low else "above"
+    return (
+        f"The function of a Lag returned {tau:.6g}, which is {abs(tau - bound):.2g} {beside} "
+        f"{name}={bound:.6g}. Give bounds that it stays within, or clip it in the function."
+    )
 
 
 def _explain_max_steps(solution: Solution, failed_at: float) -> str:

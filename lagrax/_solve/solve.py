@@ -15,9 +15,10 @@ from jaxtyping import Array, ArrayLike, PyTree, Shaped
 from .adaptive import AdaptiveState, start_adaptive
 from .backward import Parts, differentiate_on_tape
 from .checks import explain_call
-from .delays import Entry, Hold, Input, LagEntry, RealScalar
+from .delays import Entry, Hold, Input, RealScalar, list_fixed_lags
 from .failure import make_nan, replace_invalid
 from .field import Field, has_hold, make_field, make_fields, make_past
+from .function_lags import make_function_lags, make_lag_functions
 from .gradients import Checkpointed, Direct, Gradient, explain_forward_mode, solve_interval
 from .history import KnotBuffer, make_knot_buffer, make_lag_reader
 from .inputs import make_input_rows
@@ -27,7 +28,7 @@ from .parts import bind_delay
 from .problem import Problem, make_problem
 from .recording import make_recording, record_interval
 from .saving import collect, in_order_of_times, list_subs, pack_steps, read_saves
-from .solution import RESULTS, Knots, Solution, is_close, is_within, raise_if_failed
+from .solution import RESULTS, Knots, LagValues, Solution, is_close, is_within, raise_if_failed
 from .steps import is_finite, select
 from .tape import Recording, Tape, move_times
 
@@ -115,7 +116,7 @@ class _Carry(NamedTuple):
 
     `before` are the states before jumps, or None if no hold samples them. `recording` is the tape,
     or None if nothing reads it. `adaptive` is None with equal steps.
-    `failed_at` is NaN until the solve fails.
+    `failed_at` is NaN until the solve fails, and `taus` are the lags then that are functions.
     """
 
     knots: KnotBuffer
@@ -124,6 +125,7 @@ class _Carry(NamedTuple):
     adaptive: AdaptiveState | None
     result: RESULTS
     failed_at: Array
+    taus: Array | None
     meter: PyTree
 
     def find_state(self, hold: Hold, d: int, age: Any) -> PyTree:
@@ -143,6 +145,7 @@ class _GridRow(NamedTuple):
     ages: list[Array | None]
     past_times: list[Array]
     from_past: list[Array | None]
+    has_kink: Array | None
     inputs: list[PyTree]
     jumps: list[JumpRow]
 
@@ -156,7 +159,10 @@ def _solve(problem: Problem) -> Solution:
     fields = make_fields(
         problem.fields, t0, problem.y0, problem.args, problem.delays, grid.num_intervals
     )
-    problem = problem._replace(jumps=make_jumps(problem.jumps, t0, problem.y0, problem.args))
+    problem = problem._replace(
+        jumps=make_jumps(problem.jumps, t0, problem.y0, problem.args),
+        delays=make_lag_functions(problem.delays, t0, problem.y0, problem.args),
+    )
     if fields[0].is_constant and problem.method.has_tape:
         problem = problem._replace(method=problem.method.take_single_steps())
     sources = (fields, initial, problem, _make_rows(problem))
@@ -251,6 +257,7 @@ def _make_rows(problem: Problem) -> _GridRow:
         [None if isinstance(a, int) else a for a in grid.ages],
         grid.past_times,
         [None if isinstance(f, bool) else f for f in grid.from_past],
+        grid.kinks,
         [make_input_rows(d, sample) for d, sample in zip(inputs, grid.samples, strict=True)],
         [jax.tree.map(lambda x: x[1:], r) for r in _make_jump_rows(problem)],
     )
@@ -284,12 +291,13 @@ def _make_first_carry(
         None,
         RESULTS.successful,
         jnp.full_like(grid.end, jnp.nan),
+        jnp.zeros(method.function_lags, grid.end.dtype) if method.function_lags else None,
         problem.meter.init(),
     )
     if method.steps is None and not field.is_constant and found is None:
         row = jax.tree.map(lambda x: x[0], rows)
         interval = _make_interval(problem, field, initial, carry.knots[0], carry.find_state, row)
-        interval = interval.with_tape(recording.tape if recording else None)
+        interval = interval.with_tape(recording.tape if recording else None, limit=0)
         carry = carry._replace(adaptive=start_adaptive(interval, method, grid.end))
     return carry
 
@@ -320,9 +328,9 @@ def _make_interval(
         return next(inputs) if isinstance(delay, Input) else None
 
     history = [find_entry(d) for d in problem.delays]
-    lags = None
-    if any(h is None for h in history):
-        entries = [d for d in problem.delays if isinstance(d, LagEntry)]
+    functions = make_function_lags(problem.delays, initial, grid.starts[0])
+    lags, entries = None, list_fixed_lags(problem.delays)
+    if entries:
         t0, is_first, reaches = grid.starts[0], row.number == 0, bool(grid.num_dense)
         lags = make_lag_reader(entries, initial, t0, row.start, is_first, reaches)
         if problem.past is None and not reaches and not any(d.needs_state for d in entries):
@@ -330,7 +338,9 @@ def _make_interval(
             constant = iter(lags.complete(lags.read(row.start, jnp.array(True)), y))
             history = [next(constant) if h is None else h for h in history]
             lags = None
-    return Interval(field, problem.args, y, history, lags, row.start, row.length, row.save_at)
+    return Interval(
+        field, problem.args, y, history, lags, row.start, row.length, row.save_at, functions
+    )
 
 
 def _advance(problem: Problem, found, field: Field, initial: Callable, carry: _Carry, row):
@@ -344,7 +354,7 @@ def _advance(problem: Problem, found, field: Field, initial: Callable, carry: _C
         end, saves = solution.y1, solution.saves
     else:
         end, recording, adaptive, outcome = record_interval(
-            interval, method, recording, row.number, carry.adaptive, found
+            *(interval, method, recording, row.number, carry.adaptive, found, row.has_kink)
         )
         saves = None
     failed = (carry.result == RESULTS.successful) & (outcome.result != RESULTS.successful)
@@ -356,6 +366,7 @@ def _advance(problem: Problem, found, field: Field, initial: Callable, carry: _C
         adaptive,
         RESULTS.where(failed, outcome.result, carry.result),
         jnp.where(failed, outcome.t, carry.failed_at),
+        select(failed, outcome.taus, carry.taus),
         problem.meter.step(carry.meter, (row.number + 1) / problem.grid.num_intervals),
     )
     return carry, (y1, is_finite(y1), saves, end if problem.jumps else None)
@@ -453,8 +464,17 @@ def _make_solution(
         dense=tape if problem.saveat.dense else None,
         _jumps=bool(problem.jumps),
         _nan=nan,
+        _lags=_find_lags(problem, carry.taus),
         _last_dt=None if carry.adaptive is None else carry.adaptive.dt,
     )
+
+
+def _find_lags(problem: Problem, taus: Array | None) -> LagValues | None:
+    """The lags that are functions, at the time of a failure, and their bounds."""
+    lags = make_function_lags(problem.delays, lambda t: t, problem.grid.starts[0])
+    if lags is None or taus is None:
+        return None
+    return lax.stop_gradient(LagValues(taus, lags.low, lags.high))
 
 
 def _find_result(

@@ -35,9 +35,12 @@ class ExplicitRungeKutta(eqx.Module):
 
     diffrax's own step loops over its stages and always computes the last slope. Unrolled and
     without that slope, a step is several times faster on small fields.
+
+    `restarts` says that the field may jump between any two steps, so that no slope is used again.
     """
 
     solver: diffrax.AbstractERK
+    restarts: bool = eqx.field(static=True, default=False)
 
     @property
     def tableau(self) -> Any:
@@ -67,13 +70,13 @@ class ExplicitRungeKutta(eqx.Module):
     def evaluations(self, dense: bool) -> tuple[int, int]:
         """The number of field evaluations to begin an interval, and in each step."""
         stages = self.tableau.num_stages
-        if not self.tableau.fsal:
+        if not self.tableau.fsal or self.restarts:
             return 0, stages
         return (1, stages - 1) if dense else (0, stages - 1)
 
     def begin(self, f: VectorField, t: Array, h: Array, y: State) -> State | None:
         """The solver's state at the start of an interval, which is the slope there."""
-        return f(t, y) if self.tableau.fsal else None
+        return f(t, y) if self.tableau.fsal and not self.restarts else None
 
     def step(self, f, t, h, y, slope, lagged=None, dense=True):
         """The new state, its error, the dense output, the last slope, and the result.
@@ -97,13 +100,18 @@ class ExplicitRungeKutta(eqx.Module):
         error = _add_slopes(jax.tree.map(jnp.zeros_like, y), h, tableau.b_error, slopes)
         stacked = jax.tree.map(lambda *ks: h * jnp.stack(ks), *slopes)
         info = {"y0": y, "y1": y1, "k": stacked}
-        return y1, error, info, slopes[-1] if tableau.fsal else None, RESULTS.successful
+        last = slopes[-1] if tableau.fsal and not self.restarts else None
+        return y1, error, info, last, RESULTS.successful
 
 
 class AnySolver(eqx.Module):
-    """Steps of any other solver of diffrax, including implicit ones, by its own `step`."""
+    """Steps of any other solver of diffrax, including implicit ones, by its own `step`.
+
+    `restarts` says that the field may jump between any two steps.
+    """
 
     solver: diffrax.AbstractSolver
+    restarts: bool = eqx.field(static=True, default=False)
 
     @property
     def interpolation(self) -> Callable:
@@ -141,7 +149,7 @@ class AnySolver(eqx.Module):
         """The new state, its error, the dense output, the solver's state, and the result."""
         del lagged, dense
         y1, error, info, state, result = self.solver.step(
-            make_term(f), t, t + h, y, None, state, made_jump=False
+            make_term(f), t, t + h, y, None, state, made_jump=self.restarts
         )
         return y1, error, info, state, RESULTS.promote(result)
 
@@ -191,12 +199,12 @@ def _has_succeeded(y: State, result: RESULTS) -> Array:
 Stepper = ExplicitRungeKutta | AnySolver
 
 
-def make_stepper(solver: diffrax.AbstractSolver) -> Stepper:
+def make_stepper(solver: diffrax.AbstractSolver, restarts: bool = False) -> Stepper:
     """Chooses how to take steps of a solver."""
     # A wrapped solver, such as HalfSolver(Heun()), is an AbstractERK without a tableau.
     if isinstance(solver, diffrax.AbstractERK) and hasattr(solver, "tableau"):
-        return ExplicitRungeKutta(solver)
-    return AnySolver(solver)
+        return ExplicitRungeKutta(solver, restarts)
+    return AnySolver(solver, restarts)
 
 
 def make_term(f: VectorField) -> diffrax.ODETerm:
@@ -307,7 +315,7 @@ def take_equal_steps(
     replaces the compiled loop by copies of its body. With `replay` the backward pass keeps the
     state at the start of each step, instead of its stages, and takes the step again.
     """
-    f = interval.vector_field(stepper.looks_ahead)
+    f, lags = interval.vector_field(stepper.looks_ahead), interval.function_lags
     dense = keep is not None
     h = interval.length / steps
     starts = interval.start + h * jnp.arange(steps)
@@ -321,20 +329,24 @@ def take_equal_steps(
             y, info, state, result = stepper.step_or_stay(interval, t, h, y, before)
         else:
             y, _, info, state, result = stepper.step(f, t, h, y, before, lagged, dense)
+        taus = None
+        if lags is not None:
+            taus = lags.find_taus(t + h, y, interval.args)
+            result = RESULTS.where(lags.is_within_bounds(taus), result, RESULTS.lag_out_of_bounds)
         kept = None if keep is None else keep(before, info)
-        return (y, state if carries_state else None), (kept, result)
+        return (y, state if carries_state else None), (kept, result, taus)
 
     state = stepper.begin(f, interval.start, h, interval.y) if carries_state else None
     loop = _unrolled_scan if unroll else lax.scan
     if replay:
         body = jax.checkpoint(body, prevent_cse=False)
-    (y, _), (kept, results) = loop(body, (interval.y, state), (starts, lagged))
-    if isinstance(stepper, ExplicitRungeKutta):
+    (y, _), (kept, results, taus) = loop(body, (interval.y, state), (starts, lagged))
+    if lags is None and isinstance(stepper, ExplicitRungeKutta):
         return y, kept, Outcome(RESULTS.successful, interval.end)
     first = jnp.argmax(results != RESULTS.successful)
-    result = jax.tree.map(lambda x: x[first], results)
+    result, taus = jax.tree.map(lambda x: x[first], (results, taus))
     failed = result != RESULTS.successful
-    return y, kept, Outcome(result, jnp.where(failed, starts[first], interval.end))
+    return y, kept, Outcome(result, jnp.where(failed, starts[first], interval.end), taus)
 
 
 def _unrolled_scan(body: Callable, carry: PyTree, xs: PyTree) -> tuple[PyTree, PyTree]:

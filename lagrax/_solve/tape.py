@@ -14,6 +14,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PyTree, Real, Shaped
 
+from .breakpoints import Breakpoints
+
 State = PyTree[Shaped[Array, "..."]]
 
 
@@ -85,6 +87,7 @@ class Tape(eqx.Module):
     - `knots`: the ends of the intervals, beginning with t0.
     - `is_even`: whether all steps have the same length, known when traced. A step is then found by
       arithmetic, not by a search, and its ends are.
+    - `breakpoints`: those that lags pass, if any lag is a function.
     """
 
     # Any, since a while loop that writes them replaces the arrays by its buffers.
@@ -94,6 +97,7 @@ class Tape(eqx.Module):
     knots: Float[Array, " knots"]
     is_even: bool = eqx.field(static=True, default=False)
     powers: int | None = eqx.field(static=True, default=None)
+    breakpoints: Breakpoints | None = None
 
     def locate(
         self, t: Real[Array, "..."], right: Bool[Array, "..."] | bool = False, tau: Any = 0.0
@@ -230,11 +234,13 @@ class Recording(eqx.Module):
 
     def buffers(self) -> PyTree:
         """The arrays that are written one row at a time."""
-        return self.tape.ts, self.tape.coefficients, self.states
+        points = self.tape.breakpoints
+        return self.tape.ts, self.tape.coefficients, self.states, points and points.buffers()
 
     def read(self) -> Tape:
         """The tape, also within an `equinox.internal.while_loop`, where its arrays are buffers."""
-        return jax.tree.map(lambda x: x[:], self.tape, is_leaf=lambda x: hasattr(x, "at"))
+        read = lambda x: x[:] if x.shape else x
+        return jax.tree.map(read, self.tape, is_leaf=lambda x: hasattr(x, "at"))
 
     def put(self, number: Any, end: Any, coefficients: PyTree, state: PyTree, keep: Any):
         """The recording with one more step, if `keep` is true. If `end` is None, it is there."""
@@ -247,6 +253,11 @@ class Recording(eqx.Module):
             jax.tree.map(put, coefficients, self.tape.coefficients),
             None if self.states is None else jax.tree.map(put, state, self.states),
         )
+
+    def put_breakpoints(self, breakpoints: Breakpoints | None) -> "Recording":
+        """The recording with other breakpoints."""
+        tape = dataclasses.replace(self.tape, breakpoints=breakpoints)
+        return Recording(tape, self.states)
 
     def put_all(self, number: Any, coefficients: PyTree, states: PyTree) -> "Recording":
         """The recording with several more steps, whose ends are on the tape already."""

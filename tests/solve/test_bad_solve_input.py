@@ -61,6 +61,43 @@ CALLS = {
     "tau nan": (lambda: Hold(NAN), ValueError, ["nan", "finite"]),
     "tau infinite": (lambda: Lag(INF), ValueError, ["Lag", "inf", "finite"]),
     "lag zero": (lambda: Lag(0.0), ValueError, ["Lag", "tau=0.0", "positive"]),
+    "no low": (lambda: Lag(lambda t, y, args: 1.0), ValueError, ["without low", "low=0.5"]),
+    "low negative": (lambda: Lag(abs, low=-1.0), ValueError, ["low=-1.0", "positive number"]),
+    "low nan": (lambda: Lag(abs, low=NAN), ValueError, ["low=nan", "positive number"]),
+    "low infinite": (lambda: Lag(abs, low=INF), ValueError, ["low=inf", "positive number"]),
+    "high below low": (lambda: Lag(abs, low=2, high=1), ValueError, ["high=1", "low <= high"]),
+    "high a string": (lambda: Lag(abs, low=2, high="3"), ValueError, ["high='3'", "positive"]),
+    "low of a number": (lambda: Lag(1.0, low=0.5), ValueError, ["fixed lag", "Leave them out"]),
+    "low traced": (
+        lambda: jax.jit(lambda low: Lag(abs, low=low).low)(1.0),
+        ValueError,
+        ["low=", "known when the program is compiled"],
+    ),
+    "lag function of a row": (
+        lambda: solve(delays=[Lag(lambda t, y, args: jnp.ones(2), low=1)]),
+        ValueError,
+        ["function of a Lag", "shape (2,)", "one number"],
+    ),
+    "lag function of a pytree": (
+        lambda: solve(delays=[Lag(lambda t, y, args: (t, y), low=1)]),
+        ValueError,
+        ["function of a Lag", "pytree", "one number"],
+    ),
+    "lag function complex": (
+        lambda: solve(delays=[Lag(lambda t, y, args: 1j * t, low=1)]),
+        ValueError,
+        ["function of a Lag", "complex64", "real number"],
+    ),
+    "lag function nan": (
+        lambda: solve(delays=[Lag(lambda t, y, args: t / 0 * 0, low=1)]),
+        lagrax.SolveError,
+        ["function of a Lag returned NaN", "t = 0"],
+    ),
+    "lag function adjoint": (
+        lambda: solve(delays=[Lag(lambda t, y, args: 1 + y**2, low=1)], gradient=Adjoint()),
+        ValueError,
+        ["Adjoint", "Lag(<lambda>, low=1)", "Checkpointed"],
+    ),
     "a lag of a row negative": (
         lambda: Lag([1.0, -2.0]),
         ValueError,

@@ -1,0 +1,234 @@
+"""Lags that are functions of time and state: exact solutions, orders, gradients, bounds."""
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import lagrax
+from lagrax import RESULTS, Checkpointed, Direct, Hold, Input, Jump, Lag
+
+ROOT2 = np.sqrt(2)
+
+
+def control(tol):
+    return diffrax.PIDController(rtol=tol, atol=tol)
+
+
+# --- an equation with an exact solution -----------------------------------------------------------
+
+
+# Feldstein and Neves (1984). The delayed time passes t0 at t = 2, where y'' jumps.
+PUBLISHED = Lag(lambda t, y, args: t - y + ROOT2 - 1, low=0.4, high=4)
+
+
+def published(t, y, args, *, history):
+    return history[0] / (2 * jnp.sqrt(t))
+
+
+def exact(t):
+    return np.where(t <= 2, np.sqrt(t), t / 4 + 0.5 + (1 - ROOT2 / 2) * np.sqrt(t))
+
+
+def test_error_follows_the_tolerance_and_a_step_ends_at_the_kink(x64):
+    saveat = diffrax.SaveAt(subs=diffrax.SubSaveAt(ts=np.linspace(1, 5, 9)), dense=True)
+    solve = jax.jit(
+        lambda tol: lagrax.solve(
+            published, 1.0, 5.0, 1.0, delays=[PUBLISHED], stepsize_controller=control(tol),
+            saveat=saveat,
+        )
+    )  # fmt: skip
+    for tol in (1e-5, 1e-7, 1e-9):
+        sol = solve(tol)
+        np.testing.assert_allclose(sol.ys, exact(sol.ts), atol=2 * tol)
+        assert np.min(np.abs(sol.dense.ts - 2)) < 3 * tol
+
+
+def test_located_steps_keep_the_order(x64):
+    """Constant steps that end at the kink as well, against equal steps that cross it."""
+    located = jax.jit(
+        lambda dt: lagrax.solve(
+            published, 1.0, 5.0, 1.0, delays=[PUBLISHED], dt0=dt,
+            stepsize_controller=diffrax.ConstantStepSize(), solver=diffrax.Bosh3(),
+        ).ys[0]
+    )  # fmt: skip
+    lengths = np.array([0.2, 0.1, 0.05])
+    errors = np.array([abs(located(h) - exact(5.0)) for h in lengths])
+    assert np.all(np.log2(errors[:-1] / errors[1:]) > 2.6)
+
+
+# --- the same as what is known otherwise ----------------------------------------------------------
+
+
+def beside(t, y, args, *, history):
+    lagged, held, signal = history
+    return -1.3 * lagged + 0.4 * jnp.sin(held) - 0.1 * y * signal
+
+
+@pytest.mark.parametrize("options", [{"stepsize_controller": control(1e-9)}, {"steps": 8}])
+def test_function_that_is_constant_matches_a_fixed_lag(options, x64):
+    """Also past jumps of the state and of the past, which arrive through the lag."""
+
+    def solve(lag):
+        return lagrax.solve(
+            beside, 0.0, 3.1, lambda t: jnp.where(t < 0, 2.0 + t, 1.0),
+            delays=[lag, Hold(0.8), Input([0.5, 1.7], jnp.array([0.0, 2.0]))],
+            jumps=[Jump([1.1], add=0.7)], saveat=diffrax.SaveAt(ts=[0.6, 1.9, 2.6], t1=True),
+            **options,
+        ).ys  # fmt: skip
+
+    tolerance = 1e-7 if "stepsize_controller" in options else 0.03
+    got = solve(Lag(lambda t, y, args: 0.7 + 0 * y, low=0.7, high=0.7))
+    np.testing.assert_allclose(got, solve(Lag(0.7)), atol=tolerance)
+
+
+def test_lag_beside_a_function_follows_its_kinks(x64):
+    """The kinks that the function makes pass the fixed lag too."""
+    lags = [PUBLISHED, Lag(0.5)]
+    field = lambda t, y, args, *, history: history[0] / (2 * jnp.sqrt(t)) - 0.1 * history[1]
+    sol = lagrax.solve(
+        field, 1.0, 3.5, 1.0, delays=lags, saveat=diffrax.SaveAt(dense=True),
+        stepsize_controller=control(1e-9),
+    )  # fmt: skip
+    # The first kink is where the delayed time passes t0.
+    ends = np.asarray(sol.dense.ts)
+    ends = ends[np.isfinite(ends)]
+    ys = jax.vmap(sol.dense.evaluate)(ends)
+    kink = ends[np.argmin(np.abs(ys - ROOT2))]
+    np.testing.assert_allclose(sol.dense.evaluate(kink), ROOT2, atol=1e-7)
+    assert np.min(np.abs(ends - (kink + 0.5))) < 1e-7
+
+
+def test_past_that_jumps_is_seen_on_its_own_side(x64):
+    """y' = y(y - 2) with a past of 2 and y(0) = 1. The delayed time passes 0 at t = 1/2."""
+    sol = lagrax.solve(
+        lambda t, y, args, *, history: history[0], 0.0, 0.8,
+        lambda t: jnp.where(t < 0, 2.0, 1.0),
+        delays=[Lag(lambda t, y, args: t - y + 2, low=0.3)], stepsize_controller=control(1e-8),
+    )  # fmt: skip
+    np.testing.assert_allclose(sol.ys[0], 2 + (np.exp(0.6) - 1) / 2, rtol=3e-8)
+
+
+def test_time_dependent_lag(x64):
+    """y' = y(t - 1 - t/2) = y(t/2 - 1): a parabola after a constant past."""
+    lag = Lag(lambda t, y, args: 1 + t / 2, low=1.0)
+    field = lambda t, y, args, *, history: history[0]
+    for options in ({}, {"steps": 5}):
+        sol = lagrax.solve(field, 0.0, 4.0, 1.0, delays=[lag], **options)
+        # y = 1 + t up to 2, then y' = t / 2.
+        np.testing.assert_allclose(sol.ys[0], 3 + 3, rtol=1e-6)
+
+
+# --- gradients ------------------------------------------------------------------------------------
+
+
+class Transport(eqx.Module):
+    """A lag with parameters of its own."""
+
+    slope: jax.Array
+
+    def __call__(self, t, y, args):
+        return 0.5 + self.slope * y**2 + 0.1 * args["c"] * jnp.sin(t)
+
+
+def loss(p, gradient, options):
+    sol = lagrax.solve(
+        lambda t, y, args, *, history: -args["a"] * history[0] * y + jnp.sin(t),
+        0.0,
+        p["t1"],
+        lambda t: p["y"] * jnp.cos(p["w"] * t),
+        p,
+        delays=[Lag(p["lag"], low=0.3, high=4.0)],
+        gradient=gradient,
+        intervals=14,
+        saveat=diffrax.SaveAt(ts=[0.5, 1.7, 2.5], t1=True),
+        max_steps=256,
+        **options,
+    )
+    return jnp.sum(sol.ys**2) + sol.knots.ys[4]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"stepsize_controller": control(1e-11)},
+        {"steps": 4},
+        pytest.param({"steps": 4, "solver": diffrax.Kvaerno3()}, marks=pytest.mark.slow),
+        pytest.param(
+            {"stepsize_controller": control(1e-6), "solver": diffrax.Kvaerno3()},
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_gradients_match_each_other_and_differences(options, x64):
+    p = {"a": 0.8, "c": 1.0, "y": 1.2, "w": 0.9, "t1": 3.1, "lag": Transport(jnp.asarray(0.6))}
+    p = jax.tree.map(jnp.asarray, p)
+    leaves, structure = jax.tree.flatten(p)
+    of = lambda gradient: lambda leaves: loss(structure.unflatten(leaves), gradient, options)
+    value_and_grad = jax.jit(jax.value_and_grad(of(Checkpointed())))
+    value, got = value_and_grad(leaves)
+    same, expected = jax.jit(jax.value_and_grad(of(Direct())))(leaves)
+    np.testing.assert_allclose(same, value, rtol=1e-12)
+    np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-12)
+    tolerance = 1e-5 if "solver" in options and "steps" not in options else 2e-7
+    for i in range(len(leaves)):
+        moved = [
+            value_and_grad([x + e * (j == i) for j, x in enumerate(leaves)])[0]
+            for e in (1e-5, -1e-5)
+        ]
+        np.testing.assert_allclose(got[i], (moved[0] - moved[1]) / 2e-5, atol=tolerance)
+
+
+# --- bounds, batches, types -----------------------------------------------------------------------
+
+
+def grow(t, y, args, *, history):
+    return 0.5 + 0 * history[0]
+
+
+BOUNDED = [Lag(lambda t, y, args: y, low=0.5, high=1.5)]
+
+
+@pytest.mark.parametrize("options", [{}, {"steps": 3}])
+def test_lag_that_leaves_its_bounds_ends_the_solve(options):
+    """y = 1 + t/2 exceeds 1.5 at t = 1."""
+    save = diffrax.SaveAt(ts=[0.5, 1.9])
+    sol = lagrax.solve(grow, 0.0, 2.0, 1.0, delays=BOUNDED, throw=False, saveat=save, **options)
+    assert sol.result == RESULTS.lag_out_of_bounds
+    assert 0.9 < sol.failed_at < 1.6
+    np.testing.assert_allclose(sol.ys, [1.25, np.nan], rtol=1e-5)
+    with pytest.raises(lagrax.SolveError, match=r"above high=1.5.* t = 1\."):
+        lagrax.solve(grow, 0.0, 2.0, 1.0, delays=BOUNDED, **options)
+
+
+@pytest.mark.parametrize(
+    ("tau", "message"),
+    [
+        (lambda t, y, args: 0.3 + 0 * y, "returned 0.3, which is 0.2 below low=0.5"),
+        (lambda t, y, args: 0 * y + jnp.nan, "returned NaN"),
+    ],
+)
+def test_lag_out_of_bounds_at_the_start(tau, message):
+    with pytest.raises(lagrax.SolveError, match=message):
+        lagrax.solve(grow, 0.0, 2.0, 1.0, delays=[Lag(tau, low=0.5)])
+
+
+def test_batch_matches_single_solves_in_float32():
+    solve = lambda y0: (
+        lagrax.solve(
+            lambda t, y, args, *, history: -history[0] * y,
+            0.0,
+            3.0,
+            y0,
+            delays=[Lag(lambda t, y, args: 0.5 + 0.2 * y**2, low=0.5)],
+            saveat=diffrax.SaveAt(ts=[1.0, 2.0, 3.0]),
+            max_steps=256,
+        ).ys
+    )
+    starts = jnp.array([0.5, 1.0, 1.5])
+    batch = jax.jit(jax.vmap(solve))(starts)
+    assert batch.dtype == jnp.float32
+    single = jax.jit(solve)
+    np.testing.assert_allclose(batch, [single(y) for y in starts], rtol=1e-4)

@@ -44,7 +44,7 @@ class AdaptiveState(eqx.Module):
 
 
 class AcceptedSteps(eqx.Module):
-    """The accepted steps of one interval: their ends as fractions of it, and their number."""
+    """The ends of the accepted steps of one interval, as fractions of it, and their number."""
 
     ends: Float[Array, " max_steps_plus_1"]
     count: Int[Array, ""]

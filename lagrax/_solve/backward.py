@@ -1,4 +1,4 @@
-"""The backward pass of a solve on a tape: step by step, and as long as one step as a program.
+"""The backward pass of a solve on a tape, step by step. The program is one step long.
 
 The tape holds the start of every step and everything that lags have read, so each step is taken
 again by itself. Its vector-Jacobian product gives the cotangents of its start and of its reads. The

@@ -36,10 +36,10 @@ MOST_DELAYS = 1000
 class Learn:
     """A period that `lagrax.Identifier` and `lagrax.select_delays` find from data.
 
-    Write `Hold(Learn(0.7))` or `Lag(Learn(1.4))`. A rough guess is enough for `start`: periods from
-    `low` to `high` are tried, by default from a third of `start` to three times `start`, and the
-    best one is refined. Delays that share one `Learn`, such as those of `holds(Learn(0.7), 2)`,
-    share the period.
+    Write `Hold(Learn(0.7))` or `Lag(Learn(1.4))`. A rough guess is enough for `start`.
+    Periods from `low` to `high` are tried, by default from a third of `start` to three times
+    `start`, and the best one is refined. Delays that share one `Learn`, such as those of
+    `holds(Learn(0.7), 2)`, share the period.
     """
 
     start: float
@@ -174,9 +174,9 @@ class Lag(LagEntry):
     `Hold` is faster and keeps the solver's order.
 
     Equations with lags are solved by the method of steps on the solver's own dense output. They
-    need a past before `t0`: give `y0` as a function of time, or as a value for a constant past.
+    need a past before `t0`. Give `y0` as a function of time, or as a value for a constant past.
 
-    The order is limited by that of the dense output: about 4 with Tsit5 and 6 with Dopri8.
+    The order is limited by that of the dense output, which is about 4 with Tsit5 and 6 with Dopri8.
 
     `Lag(function, low=..., high=...)` is z(t − function(t, y, args)), a lag that depends on time or
     on the state, such as the time of a transport at a varying speed or the age at which a crowded

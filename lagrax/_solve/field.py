@@ -50,7 +50,7 @@ def has_hold(field: Any) -> bool:
 
 
 def make_past(past: Callable | None, y0: PyTree, t0: Array) -> Callable:
-    """Makes the initial function: the state before t0 as a function of time."""
+    """Makes the initial function, which is the state before t0 as a function of time."""
     if past is None:
         return eqx.Partial(lambda y0, t: y0, y0)
     return eqx.filter_closure_convert(lambda t: _as_type_of(y0, past(t)), t0)

@@ -212,7 +212,7 @@ def _enough_intervals(delays: Sequence[Entry], t0, t1) -> int | None:
 
 
 class _Others(NamedTuple):
-    """Breakpoints that no delay makes: jumps of the field, and the times of each `Jump`."""
+    """Breakpoints that no delay makes, at jumps of the field and at the times of each `Jump`."""
 
     jump_ts: Any
     jump_times: list[Any]

@@ -1,4 +1,4 @@
-"""One interval: everything that its solution depends on, and the vector field there.
+"""Everything that the solution in one interval depends on, and the vector field there.
 
 Between two breakpoints the held states are constants, so the equation is an ordinary one.
 """

@@ -1,4 +1,4 @@
-"""Saving: finds the interval of every saved time, interpolates there, and collects the answer."""
+"""Finds the interval of every saved time, interpolates there, and collects the answer."""
 
 from collections.abc import Callable
 from typing import Any, Literal

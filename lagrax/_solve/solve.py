@@ -69,7 +69,7 @@ def solve(
       `Slope`, `Distributed`, `Input`. Without any, the equation is an ordinary one.
     - `jumps`: instants at which the state changes, as a list of `Jump`.
     - `solver`: any ODE solver of diffrax. With a `Lag`, the order is limited by that of its
-      dense output: about 4 with Tsit5 and 6 with Dopri8.
+      dense output, about 4 with Tsit5 and 6 with Dopri8.
     - `stepsize_controller`: a controller of diffrax, by default `PIDController(rtol=1e-5,
       atol=1e-7)`. The step size is carried across knots. The `jump_ts` of a
       `ClipStepSizeController` become knots and may be traced and differentiated.

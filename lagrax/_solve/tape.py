@@ -1,4 +1,4 @@
-"""The tape: the dense output of a whole solve, written once, step by step, and read by time."""
+"""The tape is the dense output of a whole solve. It is written step by step, and read by time."""
 
 import dataclasses
 import functools

@@ -497,7 +497,7 @@ CALLS = {
     "times of SciPy": (lambda: solve(t_eval=ONES), TypeError, ["'t_eval'", "SaveAt(ts=times)"]),
     "one delay, no list": (lambda: solve(delays=Hold(1.0)), TypeError, ["one delay", "list"]),
     "a number as delay": (lambda: solve(delays=[1.0]), TypeError, ["1.0", "Hold(1.0)"]),
-    "delays a number": (lambda: solve(delays=1.0), TypeError, ["list of Hold, Lag and Input"]),
+    "delays a number": (lambda: solve(delays=1.0), TypeError, ["list of Hold, Lag, Input"]),
     "evaluate without dense": (lambda: solve().evaluate(0.5), ValueError, ["dense=True"]),
     "a solution called": (lambda: solve()(1.5), TypeError, ["sol.evaluate(t)", "dense=True"]),
     "a solution as past": (lambda: solve(y0=solve()), TypeError, ["sol.evaluate(t)"]),

@@ -1,4 +1,4 @@
-"""Progress of an experiment's trainings on stderr: a live table on a terminal, else plain lines."""
+"""Progress of trainings on stderr, in a live table on a terminal and in plain lines elsewhere."""
 
 import sys
 import threading
@@ -67,6 +67,11 @@ class TrainingDisplay:
     def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
+
+    @property
+    def knows_runs(self) -> bool:
+        """Whether some runs were finished before."""
+        return self._known_steps > 0
 
     def add(self, label: str, runs: int, iterations: int) -> None:
         with self._lock:

@@ -33,7 +33,7 @@ def find_stable_pairs(
 
 
 def _describe_equilibrium(make: Callable[..., Any], ranges: list[ParameterRange]) -> str:
-    """Which equilibrium the chart is about: the one that Newton's method finds from the start."""
+    """Names the equilibrium of the chart, which Newton's method finds from the start."""
     start, found = None, []
     for pair in itertools.product(*((r.low, r.high) for r in ranges)):
         equation = as_lagged(make(*jnp.asarray(pair, float)))

@@ -370,7 +370,7 @@ def _frame(names: Sequence[str], values: np.ndarray) -> Any:
 
 
 def _arrange(tables: Sequence[Measurements]) -> tuple[Any, Any, Any]:
-    """Times, states and inputs as `Identifier` takes them: lists for several series."""
+    """Times, states and inputs as `Identifier` takes them, in lists if there are several series."""
     ts = [table.ts for table in tables]
     states = [_frame(table.names, table.ys) for table in tables]
     inputs = [_frame(table.input_names, table.inputs) for table in tables]

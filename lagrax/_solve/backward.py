@@ -1,4 +1,4 @@
-"""The backward pass of a solve on a tape: step by step, and as long as one step as a program.
+"""The backward pass of a solve on a tape, step by step. The program is one step long.
 
 The tape holds the start of every step and everything that lags have read, so each step is taken
 again by itself. Its vector-Jacobian product gives the cotangents of its start and of its reads. The
@@ -44,8 +44,8 @@ def differentiate_on_tape(solve: Callable, parts: Parts, sources: PyTree) -> PyT
 
     `sources` are those of `Parts`, and the rows of the intervals. `solve` returns the final state,
     the states at the ends of intervals after and before jumps, the tape and other values without a
-    derivative, and as a second result the solver's states, which it keeps on demand. Without jumps
-    there are no states before them.
+    derivative. Its second result is for the backward pass: the whole tape and, on demand, the
+    solver's states. Without jumps there are no states before them.
     """
     moving, still = eqx.partition(sources, eqx.is_inexact_array)
     arrays, rest = eqx.partition(still, eqx.is_array)
@@ -55,8 +55,8 @@ def differentiate_on_tape(solve: Callable, parts: Parts, sources: PyTree) -> PyT
         return solve(eqx.combine(moving, arrays, rest), keep_states=False)[0]
 
     def run_forward(moving, arrays):
-        answer, states = solve(eqx.combine(moving, arrays, rest), keep_states=True)
-        return answer, (moving, arrays, answer[2], answer[3], states)
+        answer, (tape, states) = solve(eqx.combine(moving, arrays, rest), keep_states=True)
+        return answer, (moving, arrays, answer[2], tape, states)
 
     def run_backward(kept, cotangents):
         moving, arrays, before, tape, states = kept
@@ -114,7 +114,9 @@ def _pull_back(parts: Parts, sources, kept: tuple, y1: State, y1s: State, before
     start = _Cotangents(
         y1,
         zeros(eqx.filter(state, eqx.is_inexact_array)),
-        dataclasses.replace(tape, ts=jnp.zeros_like(tape.ts), coefficients=tape_bar.coefficients),
+        dataclasses.replace(
+            tape.drop_starts(), ts=jnp.zeros_like(tape.ts), coefficients=tape_bar.coefficients
+        ),
         zeros(y1s) if problem.grid.ages else None,
         jax.tree.map(lambda x: jnp.concatenate([jnp.zeros_like(x[:1]), x]), before),
         zeros(moving),
@@ -283,7 +285,7 @@ class _Replay(NamedTuple):
         if not interval.reads_tape:
             return None, None
         if not isinstance(self.method.stepper, ExplicitRungeKutta):
-            return (self.tape.ts, self.tape.coefficients), None
+            return (self.tape.ts, self.tape.drop_starts().coefficients), None
         interval = self._with_tape(interval, j, self.tape)
         t, h = self._span(interval, j)
         fixed = None
@@ -303,7 +305,7 @@ class _Replay(NamedTuple):
         if not interval.reads_tape:
             return None, None
         if not isinstance(self.method.stepper, ExplicitRungeKutta):
-            return (self.tape.ts, self.tape.coefficients), None
+            return (self.tape.ts, self.tape.drop_starts().coefficients), None
         interval = self._with_tape(interval, j, self.tape)
         fixed = None
         if interval.lags is not None:
@@ -348,7 +350,8 @@ class _Replay(NamedTuple):
             lagged = read_lags(interval, stepper, t, h, fixed)
             y, _, info, state, _ = stepper.step(f, t, h, y, state, lagged)
         state = eqx.filter(state, eqx.is_inexact_array)
-        return y, make_coefficients(stepper.interpolation, info), state
+        coefficients = make_coefficients(stepper.interpolation, info)
+        return y, interval.record(coefficients, self.tape.drop_starts()), state
 
     def begin(self, j: Array, interval: Interval, y: State, reads: PyTree) -> PyTree:
         """The solver's state at the start of the interval."""
@@ -376,7 +379,7 @@ class _Replay(NamedTuple):
             known = None if interval.function_lags is None else iter(known)
             return self._with_tape(interval, j, self.tape), fixed, known
         ts, coefficients = reads
-        tape = dataclasses.replace(self.tape, ts=ts, coefficients=coefficients)
+        tape = dataclasses.replace(self.tape.drop_starts(), ts=ts, coefficients=coefficients)
         return self._with_tape(interval, j, tape), None, None
 
     def _with_tape(self, interval: Interval, j: Array, tape: Tape) -> Interval:

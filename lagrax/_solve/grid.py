@@ -171,7 +171,8 @@ def _keep_times(delay: Entry) -> Any:
     """A delay without samples, kernels and the like, which may be traced if the times are not."""
     if isinstance(delay, LagEntry):
         return _LagTimes(delay.taus, delay.kinks, delay.smooths)
-    return eqx.tree_at(lambda d: d.us, delay, None) if isinstance(delay, Input) else delay
+    where = (lambda d: d.us) if isinstance(delay, Input) else (lambda d: d.of)
+    return eqx.tree_at(where, delay, None, is_leaf=lambda x: x is None)
 
 
 def _look_up_in_order(delays, others, sources: "_Sources", owner, points, t0, t1, slack) -> tuple:
@@ -212,7 +213,7 @@ def _enough_intervals(delays: Sequence[Entry], t0, t1) -> int | None:
 
 
 class _Others(NamedTuple):
-    """Breakpoints that no delay makes: jumps of the field, and the times of each `Jump`."""
+    """Breakpoints that no delay makes, at jumps of the field and at the times of each `Jump`."""
 
     jump_ts: Any
     jump_times: list[Any]

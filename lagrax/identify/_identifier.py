@@ -58,7 +58,7 @@ class Forecast(NamedTuple):
 class Identifier(Options):
     """Learns the equation behind measured series, z′ = f(z(t), its past, inputs).
 
-    It follows scikit-learn's conventions: arguments are stored unchanged, `fit` returns the model
+    It follows scikit-learn's conventions. Arguments are stored unchanged, `fit` returns the model
     itself, and learned attributes end in an underscore.
 
     **Arguments:**

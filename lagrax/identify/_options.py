@@ -1,4 +1,4 @@
-"""The arguments of `Identifier`: declared, described and checked once."""
+"""Declares, describes and checks the arguments of `Identifier`, once."""
 
 import dataclasses
 import math

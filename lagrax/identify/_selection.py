@@ -1,4 +1,4 @@
-"""Selection of the delays that a measured series shows: their number, kind and periods.
+"""Selects the number, kind and periods of the delays that a measured series shows.
 
 Candidates are compared without training a network. Polynomials of the state and its past are fitted
 in integral form (`_regression`), in a few milliseconds each. Their errors on held-out windows are

@@ -103,6 +103,13 @@ CALLS = {
         ValueError,
         ["Lag", "tau[1]=-2.0", "positive", "1 of 2"],
     ),
+    "part not a function": (lambda: Lag(1.0, of="level"), TypeError, ["Lag", "of='level'"]),
+    "part of a hold not a function": (lambda: Hold(1.0, of=0), TypeError, ["Hold", "of=0"]),
+    "part of whole numbers": (
+        lambda: solve(delays=[Lag(1.0, of=lambda y: 1)]),
+        ValueError,
+        ["`of`", "Lag", "int32", "floating point"],
+    ),
     "a row of no lags": (lambda: Lag([]), ValueError, ["Lag", "[]", "at least one"]),
     "a matrix as lags": (lambda: Lag(np.ones((2, 2))), ValueError, ["Lag", "or a row"]),
     "slope of lag zero": (lambda: Slope(0.0), ValueError, ["Slope", "tau=0.0", "positive"]),

@@ -388,7 +388,7 @@ def solve_tank(rate, gradient, by_parts, **options):
     ("gradient", "options"),
     [
         (Checkpointed(), {"steps": 2}),
-        (Checkpointed(), {"max_steps": 100}),
+        pytest.param(Checkpointed(), {"max_steps": 100}, marks=pytest.mark.slow),
         pytest.param(Direct(), {"steps": 2}, marks=pytest.mark.slow),
         pytest.param(Direct(), {"max_steps": 100}, marks=pytest.mark.slow),
         pytest.param(

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from .delays import Entry, Input, LagEntry, describe
+from .delays import Entry, Input, LagEntry, describe, is_function
 from .history import make_example
 from .inputs import example_of_input, read_inputs
 
@@ -94,6 +94,8 @@ def _prepare_and_evaluate(
 
 def _example_history(y: PyTree, delays: Sequence[Entry]) -> tuple:
     def example(delay: Entry) -> PyTree:
+        if is_function(delay):
+            return y
         if isinstance(delay, LagEntry):
             return make_example(delay, y)
         return example_of_input(delay) if isinstance(delay, Input) else y

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import diffrax
 
-from .delays import Entry, Hold, Input, LagEntry, find_moving
+from .delays import Entry, Hold, Input, LagEntry, find_moving, is_function
 from .field import Field
 from .grid import Grid
 from .saving import list_subs
@@ -22,6 +22,7 @@ class Method(NamedTuple):
     - `max_steps`: the most adaptive steps in the whole solve, `room` in one interval.
     - `has_tape`: whether the dense output of all steps is kept, for lags or for the answer.
     - `function_lags`: the number of lags that are functions or read like these.
+    - `vanishes`: whether one of them may be 0, so that steps read themselves.
     - `levels`: through how many lags a kink is followed.
     - `is_continuous`: whether held and lagged states are continuous at breakpoints.
     """
@@ -35,6 +36,7 @@ class Method(NamedTuple):
     room: int
     has_tape: bool
     function_lags: int
+    vanishes: bool
     levels: int
     is_continuous: bool
 
@@ -104,6 +106,7 @@ def make_method(
         room=_find_room(steps, max_steps, grid.num_intervals),
         has_tape=has_tape,
         function_lags=len(moving),
+        vanishes=any(is_function(d) and d.low == 0 for d in delays),
         levels=find_order(solver) + has_past,
         is_continuous=stepper.state_is_slope and is_shared and not jumps,
     )

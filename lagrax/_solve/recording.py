@@ -3,6 +3,7 @@
 import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array
 
 from .adaptive import AdaptiveState, record_steps
@@ -12,7 +13,8 @@ from .interval import Interval, Outcome
 from .method import Method
 from .solution import RESULTS
 from .steps import make_empty_step, read_lags, take_equal_steps
-from .tape import Recording, State, Tape, find_span, make_coefficients
+from .tape import Piece, Recording, State, Tape, find_span, make_coefficients
+from .vanishing import MOST_ITERATIONS, make_constant
 
 
 def make_recording(
@@ -116,19 +118,41 @@ def _take_found_steps(
         of_step, field = interval, f
         if interval.function_lags is not None:
             assert found.breakpoints is not None
-            segments = found.breakpoints.segments[number]
-            of_step = interval.with_tape(recording.read(), number, segments)
+            tape, segments = recording.read(), found.breakpoints.segments[number]
+            of_step = interval.with_tape(tape, number, segments)
             field = of_step.vector_field(stepper.looks_ahead)
-        lagged = read_lags(of_step, stepper, t, h)
-        y, _, info, after, _ = stepper.step(field, t, h, y, state, lagged)
-        coefficients = make_coefficients(stepper.interpolation, info)
+
+        def take_step(of_step, field):
+            lagged = read_lags(of_step, stepper, t, h)
+            y1, _, info, after, _ = stepper.step(field, t, h, y, state, lagged)
+            return y1, make_coefficients(stepper.interpolation, info), after
+
+        def iterate(coefficients, _):
+            own = Piece(t, t + h, coefficients)
+            of_own = interval.with_tape(tape, number, segments, own)
+            field = of_own.vector_field(stepper.looks_ahead)
+            y, coefficients, after = take_step(of_own, field)
+            return coefficients, (y, after)
+
+        if method.vanishes:
+            # The derivative converges as the step did.
+            start = lax.stop_gradient(found.take(number).coefficients)
+            coefficients, all_of = lax.scan(iterate, start, None, length=MOST_ITERATIONS)
+            y, after = jax.tree.map(lambda x: x[-1], all_of)
+        else:
+            y, coefficients, after = take_step(of_step, field)
         return number + 1, y, after, recording.put(number, None, coefficients, state, True)
 
     first = found.first[row]
     if interval.function_lags is not None:
         assert found.breakpoints is not None
         segments = found.breakpoints.segments[first]
-        f = interval.with_tape(recording.tape, first, segments).vector_field(stepper.looks_ahead)
+        own = None
+        if method.vanishes:
+            like = found.take(first).coefficients
+            own = make_constant(interval.start, span(first)[1], interval.y, like)
+        begins = interval.with_tape(recording.tape, first, segments, own)
+        f = begins.vector_field(stepper.looks_ahead)
     state = stepper.begin(f, interval.start, span(first)[1], interval.y)
     _, y, _, recording = eqxi.while_loop(
         lambda carry: carry[0] < found.first[row + 1],

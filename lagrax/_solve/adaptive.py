@@ -31,6 +31,7 @@ class AdaptiveState(eqx.Module):
     - `accepted`, `rejected`: the numbers of steps so far.
     - `result`, `t`: the result so far, and the time that was reached.
     - `segments`, `taus`: what lags read next, and how long they were, if they are functions.
+    - `repeated`: how often steps were taken again since they read themselves.
     """
 
     dt: Real[Array, ""]
@@ -42,6 +43,7 @@ class AdaptiveState(eqx.Module):
     t: Real[Array, ""]
     segments: Int[Array, " lags"] | None = None
     taus: Real[Array, " lags"] | None = None
+    repeated: Int[Array, ""] | int = 0
 
 
 class AcceptedSteps(eqx.Module):
@@ -96,6 +98,7 @@ def start_adaptive(interval: Interval, method: Method, t1: Array) -> AdaptiveSta
         t=interval.start,
         segments=segments,
         taus=taus,
+        repeated=zero,
     )
 
 
@@ -165,7 +168,7 @@ def _take_adaptive_steps(
     if recording is not None:
         own = None
         if method.vanishes:
-            like = recording.tape.take(0).coefficients
+            like = recording.tape.take(first).coefficients
             own = make_constant(interval.start, state.dt, interval.y, like)
         interval = interval.with_tape(recording.tape, first, state.segments, own)
     f = interval.vector_field(stepper.looks_ahead)
@@ -271,7 +274,7 @@ def _make_advance(interval: Interval, f, method: Method, clip, begun: Array, fir
             # Read from the buffers themselves, since another tape would be a copy.
             of_step = interval.with_tape(now.recording.read(), first + number, state.segments)
             field = of_step.vector_field(stepper.looks_ahead)
-        outputs, coefficients = _try_step(of_step, method, field, now, h)
+        outputs, coefficients, repeated = _try_step(of_step, method, field, now, h)
         y, error, info, slope, failed = outputs
         # A step that leads nowhere, such as an implicit one without a solution, was too long. The
         # controller scales errors by the new state, so both are replaced.
@@ -324,6 +327,7 @@ def _make_advance(interval: Interval, f, method: Method, clip, begun: Array, fir
                 t=t,
                 segments=state.segments,
                 taus=state.taus,
+                repeated=state.repeated + repeated,
             ),
             saved=saved,
             retakes=now.retakes,
@@ -339,7 +343,10 @@ def _make_advance(interval: Interval, f, method: Method, clip, begun: Array, fir
 
 
 def _try_step(interval: Interval, method: Method, field, now: _LoopState, h: Array) -> tuple:
-    """What the stepper returns, and the coefficients of the step if there is a tape."""
+    """What the stepper returns, and the coefficients of the step if there is a tape.
+
+    Also returns how often the step was taken again, since it reads itself.
+    """
     stepper, lags = method.stepper, interval.function_lags
 
     def take_step(field):
@@ -351,9 +358,10 @@ def _try_step(interval: Interval, method: Method, field, now: _LoopState, h: Arr
         return outputs, coefficients
 
     if not method.vanishes:
-        return take_step(field)
+        return *take_step(field), 0
     assert lags is not None
     assert lags.tape is not None
+    assert lags.limit is not None
 
     def read_own(own: Piece) -> tuple:
         of_own = interval.with_tape(lags.tape, lags.limit, lags.segments, own)
@@ -367,10 +375,11 @@ def _try_step(interval: Interval, method: Method, field, now: _LoopState, h: Arr
 
     own = predict_step(lags.tape, lags.limit, now.t, h, now.y)
     tolerances = find_tolerances(method.controller, now.t.dtype)
-    ((y, error, *rest, failed), coefficients), done = iterate_step(read_own, own, tolerances)
+    answer, done, count = iterate_step(read_own, own, tolerances)
+    (y, error, *rest, failed), coefficients = answer
     error = jax.tree.map(lambda e: jnp.where(done, e, jnp.inf), error)
     failed = RESULTS.where(done, failed, RESULTS.nonlinear_max_steps_reached)
-    return (y, error, *rest, failed), coefficients
+    return (y, error, *rest, failed), coefficients, count - 1
 
 
 def _pass_breakpoints(

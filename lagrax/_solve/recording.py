@@ -1,10 +1,12 @@
 """One interval whose steps are written on the tape."""
 
+from collections.abc import Callable
+
 import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from .adaptive import AdaptiveState, record_steps
 from .breakpoints import make_breakpoints
@@ -109,50 +111,36 @@ def _take_found_steps(
 ) -> tuple[State, Recording]:
     """Takes accepted steps again, reverse-differentiably and without a search."""
     stepper = method.stepper
-    f = interval.vector_field(stepper.looks_ahead)
     span = lambda number: find_span(found, number, row, interval.start, interval.length, None)
+
+    def with_tape(tape, number, own=None):
+        if interval.function_lags is None:
+            return interval
+        assert found.breakpoints is not None
+        return interval.with_tape(tape, number, found.breakpoints.segments[number], own)
 
     def body(carry):
         number, y, state, recording = carry
+        tape = recording.read()
         t, h = span(number)
-        of_step, field = interval, f
-        if interval.function_lags is not None:
-            assert found.breakpoints is not None
-            tape, segments = recording.read(), found.breakpoints.segments[number]
-            of_step = interval.with_tape(tape, number, segments)
-            field = of_step.vector_field(stepper.looks_ahead)
 
-        def take_step(of_step, field):
-            lagged = read_lags(of_step, stepper, t, h)
-            y1, _, info, after, _ = stepper.step(field, t, h, y, state, lagged)
-            return y1, make_coefficients(stepper.interpolation, info), after
-
-        def iterate(coefficients, _):
-            own = Piece(t, t + h, coefficients)
-            of_own = interval.with_tape(tape, number, segments, own)
-            field = of_own.vector_field(stepper.looks_ahead)
-            y, coefficients, after = take_step(of_own, field)
-            return coefficients, (y, after)
+        def take_step(own=None):
+            of_step = with_tape(tape, number, own)
+            f, lagged = of_step.vector_field(stepper.looks_ahead), read_lags(of_step, stepper, t, h)
+            y1, _, info, after, _ = stepper.step(f, t, h, y, state, lagged)
+            return y1, after, make_coefficients(stepper.interpolation, info)
 
         if method.vanishes:
-            # The derivative converges as the step did.
-            start = lax.stop_gradient(found.take(number).coefficients)
-            coefficients, all_of = lax.scan(iterate, start, None, length=MOST_ITERATIONS)
-            y, after = jax.tree.map(lambda x: x[-1], all_of)
+            y, after, coefficients = _repeat_step(take_step, t, h, found.take(number).coefficients)
         else:
-            y, coefficients, after = take_step(of_step, field)
+            y, after, coefficients = take_step()
         return number + 1, y, after, recording.put(number, None, coefficients, state, True)
 
-    first = found.first[row]
-    if interval.function_lags is not None:
-        assert found.breakpoints is not None
-        segments = found.breakpoints.segments[first]
-        own = None
-        if method.vanishes:
-            like = found.take(first).coefficients
-            own = make_constant(interval.start, span(first)[1], interval.y, like)
-        begins = interval.with_tape(recording.tape, first, segments, own)
-        f = begins.vector_field(stepper.looks_ahead)
+    first, own = found.first[row], None
+    if method.vanishes:
+        like = found.take(first).coefficients
+        own = make_constant(interval.start, span(first)[1], interval.y, like)
+    f = with_tape(recording.tape, first, own).vector_field(stepper.looks_ahead)
     state = stepper.begin(f, interval.start, span(first)[1], interval.y)
     _, y, _, recording = eqxi.while_loop(
         lambda carry: carry[0] < found.first[row + 1],
@@ -163,3 +151,19 @@ def _take_found_steps(
         buffers=lambda carry: carry[3].buffers(),
     )
     return y, recording
+
+
+def _repeat_step(take_step: Callable, t: Array, h: Array, coefficients: PyTree) -> tuple:
+    """Takes a step that reads itself, beginning with its coefficients.
+
+    The derivative converges with each repetition as the step has done.
+    """
+
+    def repeat(coefficients, _):
+        y, after, coefficients = take_step(Piece(t, t + h, coefficients))
+        return coefficients, (y, after)
+
+    start = lax.stop_gradient(coefficients)
+    coefficients, each = lax.scan(repeat, start, None, length=MOST_ITERATIONS)
+    y, after = jax.tree.map(lambda x: x[-1], each)
+    return y, after, coefficients

@@ -11,7 +11,7 @@ import diffrax
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, PyTree
+from jaxtyping import Array, Bool, Int, PyTree
 
 from .tape import Piece, State, Tape
 
@@ -48,11 +48,11 @@ def find_tolerances(controller: Any, dtype: Any) -> tuple[Any, Any]:
 
 def iterate_step(
     take_step: Callable[[Piece], tuple], own: Piece, tolerances: tuple
-) -> tuple[PyTree, Bool[Array, ""]]:
+) -> tuple[PyTree, Bool[Array, ""], Int[Array, ""]]:
     """Takes a step until its dense output is the one that it has read.
 
     `take_step(own)` returns anything, the dense output, and whether it depends on `own`. Also
-    returns whether that succeeded. Not reverse-differentiable.
+    returns whether that succeeded, and the number of iterations. Not reverse-differentiable.
     """
     rtol, atol = tolerances
 
@@ -80,8 +80,8 @@ def iterate_step(
     empty = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     unfinished = lambda carry: (carry[0] < MOST_ITERATIONS) & ~carry[3]
     carry = (jnp.asarray(0), own, empty, jnp.asarray(False))
-    _, _, answer, done = lax.while_loop(unfinished, body, carry)
-    return answer, done
+    count, _, answer, done = lax.while_loop(unfinished, body, carry)
+    return answer, done, count
 
 
 def solve_transposed(pull_own: Callable[[PyTree], PyTree], bar: PyTree) -> PyTree:

@@ -164,9 +164,9 @@ def _take_adaptive_steps(
     row: Any = None,
 ) -> tuple[_LoopState, AdaptiveState]:
     stepper = method.stepper
-    first = None if recording is None else recording.tape.first[row]
+    first = None
     if recording is not None:
-        own = None
+        first, own = recording.tape.first[row], None
         if method.vanishes:
             like = recording.tape.take(first).coefficients
             own = make_constant(interval.start, state.dt, interval.y, like)

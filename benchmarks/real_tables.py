@@ -28,7 +28,7 @@ import numpy as np
 
 import lagrax
 from lagrax._cli.app import run
-from lagrax._cli.fit_baselines import STILL, Series, predict_baselines
+from lagrax._cli.fit_baselines import STILL, FilledSeries, predict_baselines
 from lagrax._cli.fit_seasons import Season, add_seasons
 from lagrax._cli.table import Measurements, Roles, read_tables
 from lagrax._cli.units import parse_period
@@ -315,7 +315,7 @@ def _read_whole(path: Path, words: list[str], model: Any, by: str | None) -> lis
 
 def _predict(
     model: Any, tables: list[Measurements], until: int, case: Case
-) -> tuple[Errors, list[Series]]:
+) -> tuple[Errors, list[FilledSeries]]:
     """The errors of the model from starts after the part that it saw, and all series."""
     fitted = model._model
     frames = [
@@ -333,7 +333,9 @@ def _predict(
     rows = errors.held_out[:, 0]
     errors = Errors(*(part[rows] for part in errors))
     own = len(tables[0].input_names) - tables[0].season_inputs
-    return errors, [Series(t.filled, t.us[:, :own], k) for t, k in zip(frames, first, strict=True)]
+    return errors, [
+        FilledSeries(t.filled, t.us[:, :own], k) for t, k in zip(frames, first, strict=True)
+    ]
 
 
 def _score(errors: Errors, others: dict[str, Any], inside: np.ndarray, j: int) -> dict[str, Any]:

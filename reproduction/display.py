@@ -1,4 +1,4 @@
-"""Progress of an experiment's trainings on stderr: a live table on a terminal, else plain lines."""
+"""Progress of trainings on stderr, in a live table on a terminal and in plain lines elsewhere."""
 
 import sys
 import threading

@@ -1,4 +1,4 @@
-"""The definition of an experiment, and how it is run: train, check the claims, draw the figures."""
+"""Defines an experiment. Running it trains, checks the claims and draws the figures."""
 
 import dataclasses
 import datetime

@@ -1,4 +1,4 @@
-"""The population experiment: its trainings, claims, tables and figures."""
+"""The trainings, claims, tables and figures of the population experiment."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""One self-contained HTML page of everything measured: findings, figures, tables, claims.
+"""One self-contained HTML page with all findings, figures, tables and claims.
 
 It loads nothing from anywhere, so it can be opened from disk, sent by mail and kept.
 """

@@ -1,4 +1,4 @@
-"""The result of an experiment: its finding, claims and tables, as `result.json` holds them."""
+"""The finding, claims and tables of an experiment, as `result.json` holds them."""
 
 import dataclasses
 import math

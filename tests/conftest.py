@@ -56,9 +56,11 @@ hypothesis.settings.load_profile("lagrax")
 # does: some of the adjoint's.
 UNMEASURED = {
     "test_docs",
+    "test_examples",
     "test_gradients",
     "test_order",
     "test_properties",
+    "test_readme",
     "test_trust",
     "test_tutorials",
 }

@@ -40,7 +40,7 @@ from .command import (
     takes,
 )
 from .fit_figures import draw_figures
-from .fit_model import Fit, describe_held_out, fit_equation
+from .fit_model import Fit, describe_held_out, describe_optimism, fit_equation
 from .fit_options import FitError as FitError, FitOptions
 from .fit_report import render_fit
 from .fit_scores import QUIET, Score
@@ -353,7 +353,7 @@ def format_lines(result: Fit) -> list[str]:
     lines += result.unsure
     lines.append(
         f"Held out: {describe_held_out(result)}. From {result.scores[0].starts} starts there, at "
-        f"most {model.window_} samples ahead:"
+        f"most {model.window_} samples ahead{describe_optimism(result)}:"
     )
     lines += [_format_score(score) for score in result.scores]
     lines += [s.verdict for s in result.scores if s.movement < QUIET]

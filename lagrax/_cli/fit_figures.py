@@ -210,7 +210,8 @@ def _draw_scans(result: Fit) -> Figure | None:
             Line(scan.periods, scan.errors, "held-out error", width=1),
             Line([period, period], ends, "learned", "orange", True, 1.2),
         ]
-        panels.append(Panel(marks, "", "period", "held-out error", ylog=True))
+        unit = f" [{result.table.unit}]" if result.table.unit else ""
+        panels.append(Panel(marks, "", f"period{unit}", "held-out error", ylog=True))
     caption = (
         "Held-out error of a polynomial equation with each period that was tried. The valley at "
         "the right period is narrow, and its fractions have valleys, too. Of the valleys that are "

@@ -43,7 +43,11 @@ def make_linear(options: FitOptions, tables: Sequence[Measurements], later: int)
 def choose_model(
     fit_library: Callable[[], Identifier], fit_linear: Callable[[], Identifier], later: int
 ) -> tuple[Identifier, str | None]:
-    """The better of two equations, and a sentence about both; the library if it is as good."""
+    """The better of two equations, and a sentence about both.
+
+    If both are as good it is the linear one, since its kind was chosen from several origins, and it
+    is fitted to the whole series in the end.
+    """
     try:
         linear = fit_linear()
     except (FitError, IdentifyError):
@@ -54,7 +58,7 @@ def choose_model(
         return linear, f"No polynomial was found, and a linear equation was: {error}"
     ahead = max(1, later or linear.window_)
     errors = [_measure_error(model, ahead) for model in (library, linear)]
-    better = errors[0] > max(EQUAL * errors[1], GOOD)
+    better = errors[0] > GOOD and EQUAL * errors[0] >= errors[1]
     words = (
         f"Held-out errors up to {ahead} samples ahead are {errors[0]:.3g} standard deviations for "
         f"the polynomial without delays and {errors[1]:.3g} for a linear equation of "

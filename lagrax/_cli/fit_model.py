@@ -334,6 +334,13 @@ def describe_held_out(result: Fit) -> str:
     return f"the end, from {result.table.format_time(result.table.ts[result.held_out])} on"
 
 
+def describe_optimism(result: Fit) -> str:
+    """What the fit has seen of the held-out part; nothing if it has seen none of it."""
+    if not result.model.losses_:
+        return ""
+    return " (training stopped by the error there, so scores flatter a little)"
+
+
 def _say_equations(options: FitOptions, table: Measurements, model: Identifier) -> None:
     if options.field != "mlp":
         symbols = choose_all_symbols(table.names, table.input_names)
@@ -363,7 +370,7 @@ def _frame(names: Sequence[str], values: np.ndarray) -> Any:
 
 
 def _arrange(tables: Sequence[Measurements]) -> tuple[Any, Any, Any]:
-    """Times, states and inputs as `Identifier` takes them: lists for several series."""
+    """Times, states and inputs as `Identifier` takes them, in lists if there are several series."""
     ts = [table.ts for table in tables]
     states = [_frame(table.names, table.ys) for table in tables]
     inputs = [_frame(table.input_names, table.inputs) for table in tables]

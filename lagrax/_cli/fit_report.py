@@ -12,7 +12,7 @@ from .._solve.delays import Delay, Lag
 from ..plotting import Figure
 from ..plotting._page import day, render_page
 from ..training._machine import describe as describe_machine
-from .fit_model import Fit, describe_future, describe_held_out
+from .fit_model import Fit, describe_future, describe_held_out, describe_optimism
 from .long_run import LongRun
 from .table import Measurements
 
@@ -34,6 +34,7 @@ def render_fit(result: Fit, figures: dict[str, Figure]) -> str:
         first=table.format_time(table.ts[0]),
         last=table.format_time(table.ts[-1]),
         held_out=describe_held_out(result),
+        optimism=describe_optimism(result),
         future=describe_future(result),
         lines=[_split_equation(equation) for equation in result.equations],
         rivals=[*result.scores[0].rivals],

@@ -1,4 +1,4 @@
-"""Seasons: found in a table, and given to an equation as inputs."""
+"""Finds seasons in a table, and gives them to an equation as inputs."""
 
 import dataclasses
 from collections.abc import Sequence

@@ -27,6 +27,8 @@ from ..systems import LinearSystem, System
 
 # Longer cycles are reported, but their points are not computed.
 LONGEST_CYCLE = 8
+# Knots before and while a turn is measured, and the share by which an orbit on a curve may vary.
+SETTLED, TURNED, STEADY = 4_000, 2_000, 0.01
 
 
 def precisely() -> contextlib.AbstractContextManager:
@@ -43,6 +45,7 @@ class LongRun(NamedTuple):
     - `at_rest`: Whether `start` is a fixed point itself, to the last digit.
     - `left_out`: The number of orbits outside the range of the measurements.
     - `unit`: The size of states. Numbers that are tiny next to it are printed as 0.
+    - `turn`: The knots that one turn round a closed curve takes on average, or None.
     """
 
     start: np.ndarray
@@ -55,6 +58,7 @@ class LongRun(NamedTuple):
     at_rest: bool = False
     left_out: int = 0
     unit: float = 1.0
+    turn: float | None = None
 
     @property
     def sentence(self) -> str:
@@ -86,6 +90,11 @@ class LongRun(NamedTuple):
             return (
                 f"{begin} it is chaotic. It never repeats, and nearby orbits part by a factor of "
                 f"{np.exp(exponent):.4g} {each}."
+            )
+        if self.turn is not None:
+            return (
+                f"{begin} it goes round a closed curve (an invariant curve) without repeating, "
+                f"once in about {self.turn:.3g} knots."
             )
         rest = "It settles slowly"
         # An orbit of one number cannot go round a curve.
@@ -196,7 +205,28 @@ def long_run(equation: KnotMap | System, start: Start = None, iterates: int = 10
         orbits = orbits + periodic_orbits(f, period, last)
     exponents = np.asarray(lyapunov(f, start, iterates=iterates), float)
     picture, at_rest = _draw_cobweb(f, start), _is_at_rest(settled.states, begin)
-    return LongRun(begin, orbits, period, exponents, False, picture, iterates, at_rest)
+    chaotic = exponents[0] > least_of_chaos(iterates)
+    turn = None if period or chaotic or f.size == 1 else find_turn(f, start)
+    run = LongRun(begin, orbits, period, exponents, False, picture, iterates, at_rest)
+    return run._replace(turn=turn)
+
+
+def find_turn(f: KnotMap, start: Start = None) -> float | None:
+    """The mean number of knots that an orbit on a closed curve takes to go round once, the inverse
+    of its rotation number.
+
+    None if the orbit still shrinks or grows, or if it does not always turn the same way around its
+    mean, as seen in its first number and that at the knot before.
+    """
+    x = np.asarray(f.orbit(start, TURNED, SETTLED), float).reshape(TURNED, -1)[:, 0]
+    early, late = np.ptp(x[: TURNED // 2]), np.ptp(x[TURNED // 2 :])
+    if not late > 0 or abs(late / early - 1) > STEADY:
+        return None
+    x = x - x.mean()
+    angles = np.arctan2(x[:-1], x[1:])
+    turns = (np.diff(angles) + np.pi) % (2 * np.pi) - np.pi
+    mean = abs(float(turns.mean()))
+    return 2 * np.pi / mean if np.all(turns > 0) or np.all(turns < 0) else None
 
 
 def _is_at_rest(states: jax.Array, start: np.ndarray) -> bool:

@@ -1,4 +1,4 @@
-"""Tables of measurements: a CSV, Excel or Parquet file as arrays, and arrays as a CSV file."""
+"""Reads CSV, Excel and Parquet files as arrays, and writes arrays as a CSV file."""
 
 import csv
 import dataclasses
@@ -111,7 +111,7 @@ class Measurements:
         return f"{sentence}, with {count}{which} of {length} after {after}."
 
     def in_words(self, time: float, digits: int = 4) -> str:
-        """A length of time in words: in another unit if it is a fraction of this one, or hundreds
+        """A length of time in words, in another unit if it is a fraction of this one, or hundreds
         of it."""
         unit = self.unit
         if unit in SECONDS and (time < 1 or time >= 200):
@@ -122,7 +122,7 @@ class Measurements:
         return dataclasses.replace(self, unit=unit).with_unit(float(f"{time:.{digits}g}"))
 
     def format_times(self, ts: Float64[np.ndarray, " m"]) -> np.ndarray:
-        """Times as the file has them: numbers or ISO dates."""
+        """Times as the file has them, as numbers or ISO dates."""
         return ts if self.calendar is None else np.array(format_dates(self._dates(ts)))
 
     def format_time(self, t: float) -> str:

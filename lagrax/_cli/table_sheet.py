@@ -99,7 +99,7 @@ def name_times(sheet: Sheet) -> Sheet:
 
 
 def find_time(sheet: Sheet, others: Sequence[str]) -> str:
-    """The column of times: the first that is not one of `others`.
+    """The column of times is the first that is not one of `others`.
 
     If that could not hold times, it is the first one that is named as times are.
     """

@@ -162,25 +162,14 @@ class Calendar:
 
 
 # Steps between the ticks of an axis, in seconds, and in months.
+_MINUTE, _HOUR, _DAY_LONG = 60, 3600, 86400
 _TICKS = (
-    1,
-    5,
-    15,
-    30,
-    60,
-    300,
-    900,
-    1800,
-    3600,
-    10800,
-    21600,
-    43200,
-    86400,
-    172800,
-    604800,
-    1209600,
+    *(1, 2, 5, 10, 20, 30),
+    *(_MINUTE * m for m in (1, 2, 5, 10, 20, 30)),
+    *(_HOUR * h for h in (1, 2, 3, 6, 12)),
+    *(_DAY_LONG * d for d in (1, 2, 4, 7, 14)),
 )
-_MONTH_TICKS = (1, 3, 6, *(12 * m * 10**k for k in range(4) for m in (1, 2, 5)))
+_MONTH_TICKS = (1, 2, 3, 6, *(12 * m * 10**k for k in range(4) for m in (1, 2, 5)))
 MOST_TICKS = 6
 
 

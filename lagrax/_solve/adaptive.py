@@ -47,7 +47,7 @@ class AdaptiveState(eqx.Module):
 
 
 class AcceptedSteps(eqx.Module):
-    """The accepted steps of one interval: their ends as fractions of it, and their number."""
+    """The ends of the accepted steps of one interval, as fractions of it, and their number."""
 
     ends: Float[Array, " max_steps_plus_1"]
     count: Int[Array, ""]
@@ -152,7 +152,9 @@ def record_steps(
     # on the tape, which stays where it is.
     empty = interval.length == 0
     count = new.accepted - state.accepted
-    recording = loop.recording.put_empty(row, loop.y, loop.slope, empty)
+    tape = loop.recording.tape
+    constant = interval.record(jax.tree.map(lambda x: x[None], loop.y), tape)
+    recording = loop.recording.put_empty(row, constant, loop.slope, empty)
     return loop.y, new, recording.finish(row, jnp.where(empty, 1, count), interval.end)
 
 
@@ -311,6 +313,7 @@ def _make_advance(interval: Interval, f, method: Method, clip, begun: Array, fir
         if recording is None:
             ends = eqxi.buffer_at_set(ends, number + 1, end_at, pred=accepted)
         else:
+            coefficients = interval.record(coefficients, recording.tape)
             recording = recording.put(first + number, t, coefficients, now.slope, accepted)
         new = _LoopState(
             t=t,

@@ -1,4 +1,4 @@
-"""Checks of single arguments, used throughout lagrax: numbers, whole numbers, arrays of reals."""
+"""Checks of single arguments, such as numbers and arrays of reals, used throughout lagrax."""
 
 import math
 from typing import Any, TypeGuard

@@ -22,7 +22,7 @@ def replace_invalid(
     """Replaces invalid states by `nan`, which comes from `make_nan`.
 
     With `jnp.where(valid, y, jnp.nan)` the derivative there would be 0, which looks like a
-    gradient. A loss that masks these states out is not affected: a cotangent of 0 stays 0.
+    gradient. A loss that masks these states out is not affected, since a cotangent of 0 stays 0.
     """
 
     def leaf(x):

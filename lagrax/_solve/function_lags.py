@@ -31,6 +31,7 @@ class FunctionLags(eqx.Module):
     - `places`: their entries of the history.
     - `functions`, `low`, `high`: the lags as functions of t, y and args, and their bounds.
     - `initial`, `t0`: the initial function, and the time up to which it gives the state.
+    - `parts`: the functions of the state that are wanted in place of the state, or None.
     - `tape`, `limit`: the solution so far, of which steps before number `limit` may be read.
     - `segments`: the stretch between breakpoints that each lag reads (see `Breakpoints`). None with
       equal steps, which cross breakpoints, so that the delayed time alone decides.
@@ -43,6 +44,7 @@ class FunctionLags(eqx.Module):
     high: Real[Array, " lags"]
     initial: Callable
     t0: Real[Array, ""]
+    parts: list[Callable | None]
     tape: Tape | None = None
     limit: Int[Array, ""] | None = None
     segments: Int[Array, " lags"] | None = None
@@ -123,7 +125,9 @@ class FunctionLags(eqx.Module):
         if self.own is not None:
             own = jax.vmap(self.own.evaluate)(jnp.where(reads.own, times, self.own.begin))
             values = jax.tree.map(lambda o, v: choose(reads.own, o, v), own, values)
-        return [jax.tree.map(lambda x: x[i], values) for i in range(len(self.functions))]  # noqa: B023
+        split = lambda i: jax.tree.map(lambda x: x[i], values)
+        states = [split(i) for i in range(len(self.functions))]
+        return [y if of is None else of(y) for y, of in zip(states, self.parts, strict=True)]
 
     def read(
         self,
@@ -206,6 +210,7 @@ def make_function_lags(delays: Sequence[Any], initial: Callable, t0: Array) -> F
     as_time = lambda x: jnp.asarray(x, t0.dtype)
     fixed = lambda tau: eqx.Partial(lambda tau, t, y, args: tau, as_time(tau))
     functions: list[Any] = [lag.tau if is_function(lag) else fixed(lag.tau) for lag in lags]
+    parts = [lag.of for lag in lags]
     low = [as_time(lag.low if is_function(lag) else lag.tau) for lag in lags]
     high = [as_time(lag.high if is_function(lag) else lag.tau) for lag in lags]
-    return FunctionLags(places, functions, jnp.stack(low), jnp.stack(high), initial, t0)
+    return FunctionLags(places, functions, jnp.stack(low), jnp.stack(high), initial, t0, parts)

@@ -43,7 +43,8 @@ class Checkpointed(eqx.Module):
     if there are many intervals, for four times an interval's share, and at least 1024.
 
     With a `Lag` or dense output it keeps the dense output of all steps and, in the backward pass,
-    as much again: about eleven states a step with Tsit5, for `max_steps` steps or all equal ones.
+    as much again. That is about eleven states a step with Tsit5, for `max_steps`
+    steps or all equal ones.
     """
 
 
@@ -293,7 +294,9 @@ def _integrate_back(interval, method, gradient: Adjoint, field, slope_at, state,
     Returns the adjoint at the start, the integrals, and the cotangents of the saved times.
     """
     length, count = interval.length, interval.save_at.shape[0]
-    stepper = method.stepper if gradient.solver is None else make_stepper(gradient.solver)
+    stepper = method.stepper
+    if gradient.solver is not None:
+        stepper = make_stepper(gradient.solver, loops=gradient.stepsize_controller is not None)
     backward = method._replace(
         stepper=stepper,
         controller=gradient.stepsize_controller,
@@ -301,6 +304,7 @@ def _integrate_back(interval, method, gradient: Adjoint, field, slope_at, state,
         step_ts=None,
         room=method.max_steps,
         has_tape=False,
+        keeps_polynomials=False,
         is_continuous=False,
     )
     zero, adaptive = jnp.zeros_like(length), None

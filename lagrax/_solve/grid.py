@@ -137,7 +137,7 @@ def make_grid(
         num_intervals=num,
         num_knots=num_knots,
         num_dense=num if moves else dense,
-        is_even=not traced and _is_even(starts, points[-1], dtype),
+        is_even=sources.is_even if traced else _is_even(starts, points[-1], dtype),
         kinks=_find_kinks(starts, kinks, owner) if moves else None,
     )
 
@@ -171,7 +171,8 @@ def _keep_times(delay: Entry) -> Any:
     """A delay without samples, kernels and the like, which may be traced if the times are not."""
     if isinstance(delay, LagEntry):
         return _LagTimes(delay.taus, delay.kinks, delay.smooths)
-    return eqx.tree_at(lambda d: d.us, delay, None) if isinstance(delay, Input) else delay
+    where = (lambda d: d.us) if isinstance(delay, Input) else (lambda d: d.of)
+    return eqx.tree_at(where, delay, None, is_leaf=lambda x: x is None)
 
 
 def _look_up_in_order(delays, others, sources: "_Sources", owner, points, t0, t1, slack) -> tuple:
@@ -212,7 +213,7 @@ def _enough_intervals(delays: Sequence[Entry], t0, t1) -> int | None:
 
 
 class _Others(NamedTuple):
-    """Breakpoints that no delay makes: jumps of the field, and the times of each `Jump`."""
+    """Breakpoints that no delay makes, at jumps of the field and at the times of each `Jump`."""
 
     jump_ts: Any
     jump_times: list[Any]
@@ -222,11 +223,15 @@ class _Others(NamedTuple):
 
 
 class _Sources(NamedTuple):
-    """The indices of the candidates with the instants of each hold, input and `Jump`."""
+    """The indices of the candidates with the instants of each hold, input and `Jump`.
+
+    `is_even` says that traced candidates divide the span into equal intervals.
+    """
 
     holds: list[int]
     inputs: list[int]
     jumps: list[int]
+    is_even: bool = False
 
 
 def _hold_candidates(hold, t0, t1, intervals, slack, xp):
@@ -290,6 +295,10 @@ def _candidates(
     if only_lag:
         return [multiples], sources, 0
     levels = min(levels, intervals)
+    if not levels and not found:
+        # Nothing but the shortest lag bounds the intervals, and equal ones need no search.
+        even = t0 + (t1 - t0) * xp.arange(1, intervals) / intervals
+        return [even], sources._replace(is_even=not is_traced(t0, t1)), 0
     kinks = _kinks_of_traced_lags(found, others.jump_times, lags, t0, levels)
     found = [*found, *kinks]
     return [*found, multiples[levels:]], sources, len(found)

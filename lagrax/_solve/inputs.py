@@ -11,7 +11,7 @@ from .delays import Input
 
 
 class LinearPiece(eqx.Module):
-    """A signal that changes linearly within an interval: its value at time `start`, and its slope.
+    """The value at time `start`, and the slope, of a signal that is linear within an interval.
 
     Interval rows of a solve have one more axis in front.
     """
@@ -27,7 +27,7 @@ class LinearPiece(eqx.Module):
 
 
 def make_input_rows(signal: Input, sample: Int[Array, " intervals"]) -> PyTree:
-    """The signal in each interval: the held samples, or lines.
+    """The held samples in each interval, or the lines between them.
 
     `sample` is the number of the last sample at the start of each interval, -1 before the first.
     All samples are gathered here at once. A gather in each interval would make the cotangent of all

@@ -1,4 +1,4 @@
-"""One interval: everything that its solution depends on, and the vector field there.
+"""Everything that the solution in one interval depends on, and the vector field there.
 
 Between two breakpoints the held states are constants, so the equation is an ordinary one.
 """
@@ -15,8 +15,9 @@ from jaxtyping import Array, Float, PyTree, Real
 from .field import Field
 from .function_lags import FunctionLags
 from .history import LagReader, extrapolate
+from .parts import record_parts
 from .solution import RESULTS
-from .tape import Piece, State, Tape
+from .tape import Piece, Recorded, State, Tape
 
 VectorField = Callable[..., State]
 
@@ -69,6 +70,11 @@ class Interval(eqx.Module):
                 functions, tape=tape, limit=limit, segments=segments, own=own
             )
         return dataclasses.replace(self, lags=lags, function_lags=functions)
+
+    def record(self, coefficients: PyTree, tape: Tape) -> Recorded:
+        """What a tape like this one keeps of one step, given the polynomial of the state."""
+        entries = [] if self.lags is None or not self.lags.reaches else self.lags.entries
+        return record_parts(entries, coefficients, tape.powers)
 
     def vector_field(
         self, looks_ahead: bool = False, known: Iterator | None = None, found: list | None = None

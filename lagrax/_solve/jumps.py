@@ -1,4 +1,4 @@
-"""`Jump`: instants at which the state changes, and the change of the state there."""
+"""`Jump` holds instants at which the state changes, and the change of the state there."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ State = PyTree[Shaped[Array, "..."]]
 
 
 class Jump(eqx.Module):
-    """Instants at which the state changes at once: doses, switches, harvests, resets.
+    """Instants at which the state changes at once, as by doses, switches, harvests and resets.
 
     `Jump(times, add=amounts)` adds to the state. `Jump(times, function)` replaces it by
     `function(t, y, args)`. The instants are knots, so no step crosses one. The solution is
@@ -65,7 +65,7 @@ class Jump(eqx.Module):
 
 
 class JumpRow(NamedTuple):
-    """One jump at one knot: whether it is made there, and the amounts that belong to the instant.
+    """Whether one jump is made at one knot, and the amounts that belong to the instant.
 
     The amounts are leaves of `Jump.add`, None for those that are the same at all instants.
     """

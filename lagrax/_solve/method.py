@@ -21,6 +21,8 @@ class Method(NamedTuple):
       one, and times at which a step must end. None if not given.
     - `max_steps`: the most adaptive steps in the whole solve, `room` in one interval.
     - `has_tape`: whether the dense output of all steps is kept, for lags or for the answer.
+    - `keeps_polynomials`: whether the tape keeps the polynomials of the whole state. Otherwise it
+      keeps those parts of it that lags read.
     - `function_lags`: the number of lags that are functions or read like these.
     - `vanishes`: whether one of them may be 0, so that steps read themselves.
     - `levels`: through how many lags a kink is followed.
@@ -35,6 +37,7 @@ class Method(NamedTuple):
     max_steps: int
     room: int
     has_tape: bool
+    keeps_polynomials: bool
     function_lags: int
     vanishes: bool
     levels: int
@@ -87,7 +90,10 @@ def make_method(
     `has_jumps` says that the state jumps, `has_past` that the past is a function, `is_shared` that
     all intervals have one field.
     """
-    has_tape = bool(grid.num_dense or saveat.dense or any(sub.steps for sub in list_subs(saveat)))
+    subs = list_subs(saveat)
+    has_tape = bool(grid.num_dense or saveat.dense or any(sub.steps for sub in subs))
+    reads_all = any(isinstance(d, LagEntry) and d.of is None for d in delays) or find_moving(delays)
+    saves = saveat.dense or any(sub.steps or sub.ts is not None for sub in subs)
     # What is held jumps at its instants. A lagged state jumps if the past does not end in y0.
     held = any(isinstance(d, Hold) or (isinstance(d, Input) and not d.linear) for d in delays)
     lags = [d for d in delays if isinstance(d, LagEntry)]
@@ -95,7 +101,8 @@ def make_method(
     jumps = has_jumps or held or lagged
     moving = find_moving(delays)
     # Steps may end anywhere at a breakpoint, at which the states that such lags read may jump.
-    stepper = make_stepper(solver, bool(moving) and (has_jumps or has_past))
+    restarts = bool(moving) and (has_jumps or has_past)
+    stepper = make_stepper(solver, not moving and _loops_over_stages(solver, steps), restarts)
     return Method(
         stepper=stepper,
         steps=steps,
@@ -105,11 +112,24 @@ def make_method(
         max_steps=max_steps,
         room=_find_room(steps, max_steps, grid.num_intervals),
         has_tape=has_tape,
+        keeps_polynomials=bool(reads_all or saves),
         function_lags=len(moving),
         vanishes=any(is_function(d) and d.low == 0 for d in delays),
         levels=find_order(solver) + has_past,
         is_continuous=stepper.state_is_slope and is_shared and not jumps,
     )
+
+
+def _loops_over_stages(solver: diffrax.AbstractSolver, steps: int | None) -> bool:
+    """Whether the stages of a step are a compiled loop.
+
+    Programs of adaptive steps hold several steps: for the search, the replay and the start.
+    Unrolled, these take half as long again to compile and run no faster. Equal steps run faster
+    unrolled, but for methods of many stages, whose gradients then compute cheap slopes many times.
+    Stages are always unrolled for lags that are functions, which tell the reads of each stage.
+    """
+    stages = getattr(getattr(solver, "tableau", None), "num_stages", 0)
+    return steps is None or stages > 8
 
 
 def find_order(solver: diffrax.AbstractSolver) -> int:

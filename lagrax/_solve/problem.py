@@ -1,4 +1,4 @@
-"""The problem that `solve` is given: its checked equation, its breakpoints and its method."""
+"""The checked equation that `solve` is given, with its breakpoints and its method."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

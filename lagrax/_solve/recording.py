@@ -1,7 +1,8 @@
 """One interval whose steps are written on the tape."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import equinox as eqx
 import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
@@ -10,9 +11,11 @@ from jaxtyping import Array, PyTree
 
 from .adaptive import AdaptiveState, record_steps
 from .breakpoints import make_breakpoints
+from .delays import Entry, list_fixed_lags
 from .grid import Grid
 from .interval import Interval, Outcome
 from .method import Method
+from .parts import record_parts
 from .solution import RESULTS
 from .steps import make_empty_step, read_lags, take_equal_steps
 from .tape import Piece, Recording, State, Tape, find_span, make_coefficients
@@ -20,11 +23,17 @@ from .vanishing import MOST_ITERATIONS, make_constant
 
 
 def make_recording(
-    method: Method, y: State, grid: Grid, found: Tape | None, keep_states: bool
+    method: Method,
+    y: State,
+    delays: Sequence[Entry],
+    grid: Grid,
+    found: Tape | None,
+    keep_states: bool,
 ) -> Recording:
     """An empty tape, with room for `max_steps` steps or for all equal ones.
 
     The ends of equal steps are known beforehand, as are those of steps that are `found` already.
+    With `keep_states` it keeps everything from which steps can be taken again.
     """
     t0, intervals = grid.starts[0], grid.num_intervals
     knots = jnp.concatenate([grid.starts, grid.end[None]])
@@ -42,6 +51,10 @@ def make_recording(
         first = method.steps * jnp.arange(intervals + 1)
     room = lambda x: jnp.zeros((ts.shape[0] - 1, *x.shape), x.dtype)
     state, coefficients = make_empty_step(method.stepper, t0, y)
+    powers = None if method.keeps_polynomials else int(keep_states)
+    entries = list_fixed_lags(delays) if grid.num_dense else []
+    record = lambda c: record_parts(entries, c, powers)
+    coefficients = eqx.filter_eval_shape(record, coefficients)
     states = jax.tree.map(room, state) if keep_states else None
     is_even = found is None and method.steps is not None and grid.is_even
     breakpoints = None
@@ -50,7 +63,7 @@ def make_recording(
     elif method.steps is None and method.function_lags:
         breakpoints = make_breakpoints(ts.shape[0] - 1, method.function_lags)
     coefficients = jax.tree.map(room, coefficients)
-    tape = Tape(ts, coefficients, first, knots, is_even, breakpoints)
+    tape = Tape(ts, coefficients, first, knots, is_even, powers, breakpoints)
     return Recording(tape, states)
 
 
@@ -97,6 +110,7 @@ def _record_equal_steps(
 ) -> tuple[State, Recording, Outcome]:
     def keep(state, info):
         coefficients = make_coefficients(method.stepper.interpolation, info)
+        coefficients = interval.record(coefficients, recording.tape)
         return None if recording.states is None else state, coefficients
 
     assert method.steps is not None
@@ -134,6 +148,7 @@ def _take_found_steps(
             y, after, coefficients = _repeat_step(take_step, t, h, found.take(number).coefficients)
         else:
             y, after, coefficients = take_step()
+        coefficients = interval.record(coefficients, recording.tape)
         return number + 1, y, after, recording.put(number, None, coefficients, state, True)
 
     first, own = found.first[row], None

@@ -1,4 +1,4 @@
-"""Saving: finds the interval of every saved time, interpolates there, and collects the answer."""
+"""Finds the interval of every saved time, interpolates there, and collects the answer."""
 
 from collections.abc import Callable
 from typing import Any, Literal
@@ -195,7 +195,7 @@ def pack_steps(tape: Tape, y1: PyTree, size: int) -> tuple[Array, PyTree, Array]
 
     return (
         pack(tape.ts[1:]),
-        jax.tree.map(lambda c, y: pack(ends(c, y)), tape.coefficients, y1),
+        jax.tree.map(lambda c, y: pack(ends(c, y)), tape.coefficients.state, y1),
         jnp.sum(used),
     )
 

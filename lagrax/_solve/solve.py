@@ -15,7 +15,7 @@ from jaxtyping import Array, ArrayLike, PyTree, Shaped
 from .adaptive import AdaptiveState, start_adaptive
 from .backward import Parts, differentiate_on_tape
 from .checks import explain_call
-from .delays import Entry, Hold, Input, LagEntry, RealScalar
+from .delays import Entry, Hold, Input, RealScalar, list_fixed_lags
 from .failure import make_nan, replace_invalid
 from .field import Field, has_hold, make_field, make_fields, make_past
 from .function_lags import make_function_lags, make_lag_functions
@@ -24,6 +24,7 @@ from .history import KnotBuffer, make_knot_buffer, make_lag_reader
 from .inputs import make_input_rows
 from .interval import Interval
 from .jumps import Jump, JumpRow, apply_jumps, make_jump_rows, make_jumps
+from .parts import bind_delay
 from .problem import Problem, make_problem
 from .recording import make_recording, record_interval
 from .saving import collect, in_order_of_times, list_subs, pack_steps, read_saves
@@ -69,7 +70,7 @@ def solve(
       `Slope`, `Distributed`, `Input`. Without any, the equation is an ordinary one.
     - `jumps`: instants at which the state changes, as a list of `Jump`.
     - `solver`: any ODE solver of diffrax. With a `Lag`, the order is limited by that of its
-      dense output: about 4 with Tsit5 and 6 with Dopri8.
+      dense output, about 4 with Tsit5 and 6 with Dopri8.
     - `stepsize_controller`: a controller of diffrax, by default `PIDController(rtol=1e-5,
       atol=1e-7)`. The step size is carried across knots. The `jump_ts` of a
       `ClipStepSizeController` become knots and may be traced and differentiated.
@@ -153,8 +154,8 @@ class _GridRow(NamedTuple):
 def _solve(problem: Problem) -> Solution:
     grid, t0 = problem.grid, problem.grid.starts[0]
     initial = make_past(problem.past, problem.y0, t0)
-    bind = lambda d: d.bind(t0, problem.y0, problem.args) if isinstance(d, LagEntry) else d
-    problem = problem._replace(delays=[bind(d) for d in problem.delays])
+    delays = [bind_delay(d, t0, problem.y0, problem.args) for d in problem.delays]
+    problem = problem._replace(delays=delays)
     fields = make_fields(
         problem.fields, t0, problem.y0, problem.args, problem.delays, grid.num_intervals
     )
@@ -222,7 +223,8 @@ def _solve_with_backward(sources: tuple) -> tuple:
         recording = carry.recording
         assert recording is not None
         rest = carry._replace(knots=None, recording=None)
-        return (carry.knots[0], y1s, before, recording.tape, finite, rest), recording.states
+        answer = carry.knots[0], y1s, before, recording.tape.drop_starts(), finite, rest
+        return answer, (recording.tape, recording.states)
 
     def make_interval(sources, number, row, y, held):
         fields, initial, problem = sources
@@ -281,7 +283,7 @@ def _make_first_carry(
     samples_before = any(isinstance(d, Hold) and d.before_jumps for d in problem.delays)
     recording = None
     if method.has_tape:
-        recording = make_recording(method, problem.y0, grid, found, keep_states)
+        recording = make_recording(method, problem.y0, problem.delays, grid, found, keep_states)
     carry = _Carry(
         make_knot_buffer(_find_first_state(problem), grid.num_knots, stacked),
         make_knot_buffer(problem.y0, grid.num_knots, stacked) if samples_before else None,
@@ -312,10 +314,10 @@ def _make_interval(
     def find_held(hold, d):
         static_age = grid.ages[d]
         value = find_state(hold, d, static_age if isinstance(static_age, int) else row.ages[d])
-        if problem.past is None or row.from_past[d] is None:
-            return value
-        past = initial(row.past_times[d])
-        return jax.tree.map(lambda p, v: jnp.where(row.from_past[d], p, v), past, value)
+        if problem.past is not None and row.from_past[d] is not None:
+            past = initial(row.past_times[d])
+            value = select(row.from_past[d], past, value)
+        return value if hold.of is None else hold.of(value)
 
     number = iter(range(len(problem.delays)))  # the grid counts holds alone
     inputs = iter(row.inputs)
@@ -327,11 +329,7 @@ def _make_interval(
 
     history = [find_entry(d) for d in problem.delays]
     functions = make_function_lags(problem.delays, initial, grid.starts[0])
-    moving = () if functions is None else functions.places
-    lags = None
-    entries = [
-        d for i, d in enumerate(problem.delays) if isinstance(d, LagEntry) and i not in moving
-    ]
+    lags, entries = None, list_fixed_lags(problem.delays)
     if entries:
         t0, is_first, reaches = grid.starts[0], row.number == 0, bool(grid.num_dense)
         lags = make_lag_reader(entries, initial, t0, row.start, is_first, reaches)
@@ -403,7 +401,9 @@ def _find_equal_holds(problem: Problem, number: int) -> tuple[int, ...] | None:
     None if that is not known when traced.
     """
     ages = problem.grid.ages
-    if problem.past is not None or not all(isinstance(d, Hold) for d in problem.delays):
+    if problem.past is not None or not all(
+        isinstance(d, Hold) and d.of is None for d in problem.delays
+    ):
         return None
     if not all(isinstance(age, int) for age in ages):
         return None

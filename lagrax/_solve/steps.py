@@ -31,15 +31,17 @@ def select(condition: Any, new: PyTree, old: PyTree) -> PyTree:
 
 
 class ExplicitRungeKutta(eqx.Module):
-    """Steps of any explicit Runge-Kutta method of diffrax, from its Butcher tableau, unrolled.
+    """Steps of any explicit Runge-Kutta method of diffrax, from its Butcher tableau.
 
-    diffrax's own step loops over its stages and always computes the last slope. Unrolled and
-    without that slope, a step is several times faster on small fields.
+    diffrax's own step always computes the last slope. Without it, and with its stages unrolled, a
+    step is several times faster on small fields. With `loops` the stages are a compiled loop, as in
+    diffrax, so that the program holds the field once. The field is then traced once for all stages.
 
     `restarts` says that the field may jump between any two steps, so that no slope is used again.
     """
 
     solver: diffrax.AbstractERK
+    loops: bool = eqx.field(static=True, default=False)
     restarts: bool = eqx.field(static=True, default=False)
 
     @property
@@ -86,22 +88,50 @@ class ExplicitRungeKutta(eqx.Module):
         """
         tableau = self.tableau
         stages = tableau.num_stages - (tableau.fsal and not dense)
+        find_slopes = self._loop_over_stages if self.loops else self._unroll_stages
+        slopes, stage = find_slopes(f, t, h, y, slope, lagged, stages)
+        ends_in_stage = tableau.ssal and dense and not self.loops
+        y1 = stage if ends_in_stage else _add_slopes(y, h, tableau.b_sol, slopes)
+        error = _add_slopes(jax.tree.map(jnp.zeros_like, y), h, tableau.b_error, slopes)
+        if isinstance(slopes, list):
+            slopes = jax.tree.map(lambda *ks: jnp.stack(ks), *slopes)
+        info = {"y0": y, "y1": y1, "k": jax.tree.map(lambda ks: h * ks, slopes)}
+        keeps = tableau.fsal and not self.restarts
+        last = jax.tree.map(lambda ks: ks[-1], slopes) if keeps else None
+        return y1, error, info, last, RESULTS.successful
+
+    def _unroll_stages(self, f, t, h, y, slope, lagged, stages) -> tuple[list[State], State]:
+        """The slopes of all stages, and the state of the last one. `slope` is the first slope."""
         slopes: list[State] = []
         stage = y
         for i in range(stages):
             if i > 0:
-                stage = _add_slopes(y, h, tableau.a_lower[i - 1], slopes)
+                stage = _add_slopes(y, h, self.tableau.a_lower[i - 1], slopes)
             if i == 0 and slope is not None:
                 slopes.append(slope)
             else:
                 of_stage = None if lagged is None else jax.tree.map(lambda x: x[i], lagged)  # noqa: B023
                 slopes.append(f(t + float(self.nodes[i]) * h, stage, of_stage))
-        y1 = stage if tableau.ssal and dense else _add_slopes(y, h, tableau.b_sol, slopes)
-        error = _add_slopes(jax.tree.map(jnp.zeros_like, y), h, tableau.b_error, slopes)
-        stacked = jax.tree.map(lambda *ks: h * jnp.stack(ks), *slopes)
-        info = {"y0": y, "y1": y1, "k": stacked}
-        last = slopes[-1] if tableau.fsal and not self.restarts else None
-        return y1, error, info, last, RESULTS.successful
+        return slopes, stage
+
+    def _loop_over_stages(self, f, t, h, y, slope, lagged, stages) -> tuple[State, None]:
+        """The slopes of all stages, stacked."""
+        weights = np.zeros((stages, stages))
+        for i, row in enumerate(self.tableau.a_lower[: stages - 1]):
+            weights[i + 1, : i + 1] = row
+        slopes = jax.tree.map(lambda x: jnp.zeros((stages, *x.shape), x.dtype), y)
+        put = lambda slopes, i, k: jax.tree.map(lambda ks, k: ks.at[i].set(k), slopes, k)
+        if slope is not None:
+            slopes = put(slopes, 0, slope)
+
+        def body(slopes, x):
+            i, weights, node, of_stage = x
+            k = f(t + node * h, _add_slopes(y, h, weights, slopes), of_stage)
+            return put(slopes, i, k), None
+
+        xs = np.arange(stages), weights, self.nodes[:stages].astype(t.dtype), lagged
+        xs = jax.tree.map(lambda x: x[0 if slope is None else 1 : stages], xs)
+        return lax.scan(body, slopes, xs)[0], None
 
 
 class AnySolver(eqx.Module):
@@ -199,11 +229,13 @@ def _has_succeeded(y: State, result: RESULTS) -> Array:
 Stepper = ExplicitRungeKutta | AnySolver
 
 
-def make_stepper(solver: diffrax.AbstractSolver, restarts: bool = False) -> Stepper:
+def make_stepper(
+    solver: diffrax.AbstractSolver, loops: bool = False, restarts: bool = False
+) -> Stepper:
     """Chooses how to take steps of a solver."""
     # A wrapped solver, such as HalfSolver(Heun()), is an AbstractERK without a tableau.
     if isinstance(solver, diffrax.AbstractERK) and hasattr(solver, "tableau"):
-        return ExplicitRungeKutta(solver, restarts)
+        return ExplicitRungeKutta(solver, loops, restarts)
     return AnySolver(solver, restarts)
 
 
@@ -212,22 +244,31 @@ def make_term(f: VectorField) -> diffrax.ODETerm:
     return diffrax.ODETerm(lambda t, y, args: f(t, y))
 
 
-def _add_slopes(y: State, h: Array, weights: np.ndarray, slopes: list[State]) -> State:
-    """y + h * sum(weights * slopes).
+def _add_slopes(y: State, h: Array, weights: Any, slopes: State | list[State]) -> State:
+    """y + h * sum(weights * slopes), where slopes are a list or stacked.
 
     The sum is a product with the stacked slopes, which XLA computes once. In a plain sum XLA copies
     a cheap slope into every later stage that uses it, and the copies multiply from stage to stage.
     """
-    used = [i for i, w in enumerate(weights[: len(slopes)]) if w != 0]
-    if not used:
-        return y
+    if isinstance(slopes, list):
+        used = [i for i, w in enumerate(weights[: len(slopes)]) if w != 0]
+        if not used:
+            return y
+        weights = weights[used]
+        slopes = jax.tree.map(lambda *ks: jnp.stack(ks), *(slopes[i] for i in used))
+        few = 0
+    else:
+        few = 32  # numbers, for which calling a product takes longer than a fused sum
 
-    def leaf(y, *ks):
-        w = jnp.asarray(weights[used], y.dtype)
-        total = jnp.tensordot(w, jnp.stack(ks), axes=1, precision=lax.Precision.HIGHEST)
+    def leaf(y, ks):
+        w = jnp.asarray(weights[: ks.shape[0]], y.dtype)
+        if y.size <= few:
+            total = jnp.sum(w.reshape(-1, *[1] * y.ndim) * ks, axis=0)
+        else:
+            total = jnp.tensordot(w, ks, axes=1, precision=lax.Precision.HIGHEST)
         return (y + h * total).astype(y.dtype)
 
-    return jax.tree.map(leaf, y, *(slopes[i] for i in used))
+    return jax.tree.map(leaf, y, slopes)
 
 
 def make_empty_step(stepper: Stepper, t: Array, y: State) -> tuple[PyTree, PyTree]:

@@ -1,4 +1,4 @@
-"""The long run of an equation: its fixed points, cycles and exponents, and how they change.
+"""The fixed points, cycles and exponents of an equation, and how they change.
 
 Equations with held state have a map from knot to knot. The states at the knots determine everything
 after them, so z_k, z_{k−1}, … ↦ z_{k+1} is an ordinary map, whose fixed points, cycles and

@@ -264,13 +264,82 @@ def draw_area(
     return Line(np.concatenate(xs), np.concatenate(ys), label, colour, width=260 / len(y))
 
 
+# A panel is about 230 points high.
+_ROWS = 240
+
+
 def draw_stability(chart: Any, xlabel: str, ylabel: str) -> Panel:
     """The stable region of a chart of stability, and its boundary."""
+    strokes = list_strokes(chart.x, chart.y, chart.stable, chart.boundary)
+    xs = [(start, end, np.nan) for start, end, _ in strokes]
+    ys = [(height, height, np.nan) for *_, height in strokes]
+    gap = [np.nan]
     marks: list[Mark] = [
-        draw_area(chart.x, chart.y, chart.stable, "sky", "stable"),
+        Line(gap, gap, "stable", "sky", width=6),  # for the legend
+        Line(np.ravel(xs), np.ravel(ys), None, "sky", width=300 / _ROWS),
         Points(chart.boundary[:, 0], chart.boundary[:, 1], "boundary", "blue", size=1.5),
     ]
     return draw_plane(chart.x, chart.y, marks, xlabel, ylabel)
+
+
+def list_strokes(
+    x: np.ndarray,
+    y: np.ndarray,
+    there: Bool[np.ndarray, "ny nx"],
+    boundary: Float[np.ndarray, "_ 2"],
+) -> list[tuple[float, float, float]]:
+    """A region as horizontal strokes (start, end, height), up to the lines between neighbouring
+    points of its boundary. `boundary` has the order of `find_edges`."""
+    across, along = there[:, 1:] != there[:, :-1], there[1:] != there[:-1]
+    number = int(across.sum())
+    if len(boundary) != number + int(along.sum()):  # made by hand
+        boundary = np.concatenate(_find_middles(x, y, across, along))
+    on_rows, on_columns = np.full(across.shape, np.nan), np.full(along.shape, np.nan)
+    on_rows[across], on_columns[along] = boundary[:number, 0], boundary[number:, 1]
+    each = -(-_ROWS // (len(y) - 1))
+    strokes = []
+    for j in range(len(y) - 1):
+        sides = _list_sides(x, y, on_rows, on_columns, j)
+        for share in (np.arange(each) + 0.5) / each:
+            height = float(y[j] + share * (y[j + 1] - y[j]))
+            above = np.nan_to_num(on_columns[j], nan=np.inf) < height
+            inside = np.where(above, there[j + 1], there[j])
+            ends = [np.interp(height, *sides(i)) for i in np.flatnonzero(np.diff(inside))]
+            ends = [x[0]] * int(inside[0]) + ends + [x[-1]] * int(inside[-1])
+            strokes += [
+                (float(a), float(b), height) for a, b in zip(ends[::2], ends[1::2], strict=True)
+            ]
+    return strokes
+
+
+def _find_middles(
+    x: np.ndarray, y: np.ndarray, across: np.ndarray, along: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The middles of the edges of the grid, in the order of `find_edges`."""
+    rows = np.stack(np.meshgrid((x[1:] + x[:-1]) / 2, y), axis=-1)[across]
+    columns = np.stack(np.meshgrid(x, (y[1:] + y[:-1]) / 2), axis=-1)[along]
+    return rows, columns
+
+
+def _list_sides(
+    x: np.ndarray, y: np.ndarray, on_rows: np.ndarray, on_columns: np.ndarray, j: int
+) -> Callable[[int], tuple[np.ndarray, np.ndarray]]:
+    """Where the boundary crosses the sides of a cell of row j, as increasing heights and places."""
+
+    def sides(i: int) -> tuple[np.ndarray, np.ndarray]:
+        points = np.array(
+            [
+                (y[j], on_rows[j, i]),
+                (y[j + 1], on_rows[j + 1, i]),
+                (on_columns[j, i], x[i]),
+                (on_columns[j, i + 1], x[i + 1]),
+            ]
+        )
+        points = points[np.isfinite(points).all(axis=1)]
+        heights, places = points[np.argsort(points[:, 0])].T
+        return heights, places
+
+    return sides
 
 
 def draw_plane(x: np.ndarray, y: np.ndarray, marks: list[Mark], xlabel: str, ylabel: str) -> Panel:

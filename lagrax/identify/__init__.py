@@ -1,4 +1,4 @@
-"""From measured time series to an equation: fit, simulate, predict, score.
+"""Fits equations to measured time series, simulates and predicts by them, and scores them.
 
 ```python
 model = lagrax.Identifier(delays=lagrax.holds(1.0, 2))

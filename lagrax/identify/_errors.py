@@ -1,6 +1,6 @@
 """Errors of predictions from many measured starts, and the band that they make around a forecast.
 
-The band is that of split conformal prediction: the errors that a model made over the same time
+The band is that of split conformal prediction. The errors that a model made over the same time
 ahead, most of them on samples that it was not fitted to, are those to expect of its forecast.
 """
 

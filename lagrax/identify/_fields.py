@@ -178,7 +178,7 @@ def _format_sum(terms: Sequence[tuple[Any, str]]) -> str:
 
 
 class Equation(eqx.Module):
-    """The trained parameters: a field, and the shift of each learned period."""
+    """The trained field, and the shift of each learned period."""
 
     field: Callable
     shifts: Float[Array, " periods"]

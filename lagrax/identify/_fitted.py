@@ -150,7 +150,7 @@ class FittedModel(NamedTuple):
         return np.concatenate([before[None, :1], later], axis=1)
 
     def _explain_failure(self, states: Float[np.ndarray, "members times states"]) -> str:
-        """Why a solution ends: it grows without bound, or is too fast for its solver."""
+        """Explains whether a solution grows without bound or is too fast for its solver."""
         away = np.abs(states - self.dataset.centre) / self.dataset.scale
         if np.nanmax(away, initial=0.0) > FAR:
             return (

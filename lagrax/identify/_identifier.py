@@ -10,14 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from .._solve.arguments import check_whole
-from .._solve.delays import Delay, describe, periods_to_learn
+from .._solve.arguments import check_whole, is_number
+from .._solve.delays import Delay, describe, periods_to_learn, with_periods
 from ..training import Series
 from ..training._files import checked_path
 from ..training._machine import load
 from ._checks import IdentifyError, check_finite, check_held_out
 from ._dataset import Dataset, prepare_dataset
-from ._ensemble import Lesson, learn_members
+from ._ensemble import MOST_SQUARED, Lesson, learn_members, make_loss, take_windows
 from ._errors import Band, Errors, find_band, measure_errors
 from ._fields import HeldLinear, Polynomial, choose_symbols, name_variables
 from ._fitted import FittedModel, match_periods, prepare_setup
@@ -27,8 +27,9 @@ from ._options import DEFAULTS, Options, check_options
 from ._periods import check_sampling, find_periods, prepare_comparison
 from ._regression import check_library_size
 from ._series import Trajectory, check_numbers, is_list_of_series, read_series, take_states
-from ._simulation import LinearPast, sample_past, stack_windows
-from ._windows import Split, default_window, split_windows
+from ._simulation import LinearPast, sample_past, stack_windows, take_member
+from ._uncertainty import Likelihood, Profile, StandardErrors
+from ._windows import Split, default_window, split_windows, take_learning_part
 
 # Standard deviations that hold 90 % of a normal distribution.
 SPREADS = 1.645
@@ -56,7 +57,7 @@ class Forecast(NamedTuple):
 class Identifier(Options):
     """Learns the equation behind measured series, z′ = f(z(t), its past, inputs).
 
-    It follows scikit-learn's conventions: arguments are stored unchanged, `fit` returns the model
+    It follows scikit-learn's conventions. Arguments are stored unchanged, `fit` returns the model
     itself, and learned attributes end in an underscore.
 
     **Arguments:**
@@ -67,6 +68,10 @@ class Identifier(Options):
       of them up to `degree`; `"linear"`, a linear equation whose past is held at every sample; or
       your own field, `f(t, y, args, *, history)`, an `eqx.Module` whose
       arrays are the parameters and whose `args` are the inputs at t.
+    - `loss`: `"huber"` counts large errors by their size rather than its square. Choose it for
+      series with outages or outliers.
+    - `fit_starts`: whether least squares also fits the state at the start of each window, for a
+      library or your own field. Choose it if noise is large; it takes longer.
     - `width`, `depth`: the size of the network's hidden layers, and their number.
     - `degree`: the highest degree of the library's monomials.
     - `season`: the length of a season, for changes over it in a linear equation.
@@ -201,7 +206,9 @@ class Identifier(Options):
         if self.field == "library" or periods_to_learn(delays):
             check_sampling(trajectories, delays)
         if periods_to_learn(delays):
-            comparison = prepare_comparison(trajectories, [delays], 2, min(self.window or 16, 16))
+            starts = with_periods(delays, [learn.start for learn in periods_to_learn(delays)])
+            part = take_learning_part(trajectories, starts, self.validation)
+            comparison = prepare_comparison(part, [delays], 2, min(self.window or 16, 16))
             delays, self.scans_ = find_periods(comparison, delays, progress=self.progress)
         return delays
 
@@ -223,10 +230,52 @@ class Identifier(Options):
         self.delays_, self.periods_ = model.delays, model.periods
         self.steps_, self.window_ = model.setup.steps, window
         self.losses_, self.error_ = losses, error
-        self.held_out_from_ = split.held_out_from
+        self.held_out_from_, self._split = split.held_out_from, split
         self.predicted_from_ = [model.find_first_start(t) + 1 for t in self.series_]
 
     # --- using
+
+    def standard_errors(self) -> StandardErrors:
+        """The standard error of each parameter of your own field (or of a library's coefficients),
+        in its place, and those of the learned periods.
+
+        They allow for errors that overlapping windows have in common. With noisy starts the
+        estimates are biased as well; `fit_starts=True` removes most of that.
+        """
+        return self._find_likelihood().find_standard_errors()
+
+    def profile(self, where: Callable[[Any], Any], level: float = 0.95) -> Profile:
+        """The profile interval of the parameter that `where` selects, as in `lambda field:
+        field.rate`: its values with which the other parameters, fitted again, explain the series
+        nearly as well.
+
+        Choose it over standard errors if the equation is far from linear in the parameter. Then the
+        interval is not symmetric, and it may have no end.
+        """
+        if not callable(where):
+            raise TypeError(f"profile got where={where!r}; expected a function of the field.")
+        if not is_number(level) or not 0 < level < 1:
+            raise ValueError(f"profile got level={level!r}; expected a share between 0 and 1.")
+        return self._find_likelihood().find_profile(where, level)
+
+    def _find_likelihood(self) -> Likelihood:
+        self._check_fitted()
+        if self.field in ("mlp", "linear"):
+            raise IdentifyError(
+                f"field={self.field!r} has no standard errors; expected your own field, or "
+                "field='library'."
+            )
+        model, windows = self._model, self._split.learning
+        arrays = stack_windows(model.dataset.shifted, windows, model.delays)
+        stride = -(-len(windows) // MOST_SQUARED)
+        loss = make_loss(model.setup, model.dataset, self)
+        return Likelihood(
+            take_member(model.members, 0),
+            loss,
+            take_windows(arrays, np.arange(len(windows))),
+            windows[::stride],
+            model.periods,
+        )
 
     def simulate(self, ts: Any, y0: Any, inputs: Any = None) -> States:
         """Solves the learned equation from the first of the times `ts`, and returns the mean over

@@ -1,4 +1,4 @@
-"""The arguments of `Identifier`: declared, described and checked once."""
+"""Declares, describes and checks the arguments of `Identifier`, once."""
 
 import dataclasses
 import math
@@ -11,6 +11,7 @@ from .._solve.delays import MOST_DELAYS, TOO_MANY, Delay, has_one_period
 from .._solve.method_checks import check_solver
 from ._regression import MOST_DEGREE, TOO_HIGH
 
+LOSSES = ("squares", "huber")
 FIELDS = ("mlp", "library", "linear")
 
 # Counts far above any use, and the reason for each bound.
@@ -37,6 +38,8 @@ class Options:
     depth: int = 2
     degree: int = 2
     season: float | None = None
+    loss: str = "squares"
+    fit_starts: bool = False
     window: int | None = None
     ensemble: int = 1
     validation: float = 0.2
@@ -59,6 +62,7 @@ def check_options(options: Options) -> None:
     _check_field(options.field)
     _check_delays(options.delays)
     _check_linear(options)
+    _check_loss(options)
     _check_counts(options)
     if not is_number(options.learning_rate) or options.learning_rate <= 0:
         raise ValueError(
@@ -92,6 +96,23 @@ def _check_delays(delays: object) -> None:
             "period."
         )
     check_whole("Identifier", "the number of delays", len(delays), 0, MOST_DELAYS, TOO_MANY)
+
+
+def _check_loss(options: Options) -> None:
+    if options.loss not in LOSSES:
+        raise ValueError(f"Identifier got loss={options.loss!r}; expected 'squares' or 'huber'.")
+    if not isinstance(options.fit_starts, bool):
+        raise TypeError(f"Identifier got fit_starts={options.fit_starts!r}; expected a bool.")
+    if options.fit_starts and options.field == "mlp":
+        raise ValueError(
+            "Identifier got fit_starts=True and field='mlp'; starts are fitted by least squares, "
+            "together with a library or with your own field of few parameters."
+        )
+    if options.field == "linear" and (options.fit_starts or options.loss != "squares"):
+        raise ValueError(
+            "Identifier got field='linear', which is learned by least squares over one step: leave "
+            "`loss` and `fit_starts` out."
+        )
 
 
 def _check_linear(options: Options) -> None:

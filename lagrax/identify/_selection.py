@@ -1,4 +1,4 @@
-"""Selection of the delays that a measured series shows: their number, kind and periods.
+"""Selects the number, kind and periods of the delays that a measured series shows.
 
 Candidates are compared without training a network. Polynomials of the state and its past are fitted
 in integral form (`_regression`), in a few milliseconds each. Their errors on held-out windows are
@@ -11,13 +11,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._solve.arguments import check_whole
+from .._solve.arguments import check_whole, is_number
 from .._solve.delays import Delay, Lag, describe, has_one_period
 from ..plotting import Figure, Panel, Points
 from ._lookback import find_reach
+from ._options import DEFAULTS
 from ._periods import ComparedSeries, Scan as Scan, WindowErrors, find_periods, prepare_comparison
 from ._regression import MOST_DEGREE, TOO_HIGH, is_not_worse
 from ._series import read_series
+from ._windows import take_learning_part
 
 
 class Candidate(NamedTuple):
@@ -108,6 +110,7 @@ def select_delays(
     time: str | None = None,
     degree: int = 2,
     window: int = 16,
+    validation: float = DEFAULTS["validation"],
 ) -> Selection:
     """Compares candidates for the delays of an equation by their error on held-out windows.
 
@@ -131,14 +134,22 @@ def select_delays(
     - `candidates`: lists of delays, by name or in a list. A period may be `Learn(...)`.
     - `degree`: the degree of the polynomials. Powers of the state at a single time have one more.
     - `window`: the number of samples that a prediction spans.
+    - `validation`: the share at the end of each trajectory that is left out, since `Identifier`
+      holds it out and judges the equation there. With 0 the whole series is used.
 
     The comparison is only as good as polynomials describe the equation. To be sure, fit an
     `Identifier` with each and compare their `score`s.
     """
     check_whole("select_delays", "degree", degree, 1, MOST_DEGREE, TOO_HIGH)
     check_whole("select_delays", "window", window, 1)
+    if not is_number(validation) or not 0 <= validation < 1:
+        raise ValueError(
+            f"select_delays got validation={validation!r}; expected a share from 0 to below 1."
+        )
     trajectories = read_series(ts, ys, inputs, time=time)
     named = _name_candidates(candidates)
+    if validation:
+        trajectories = take_learning_part(trajectories, [], validation)
     comparison = prepare_comparison(trajectories, list(named.values()), degree, window)
     results = [_evaluate(comparison, name, delays) for name, delays in named.items()]
     least = min((errors for _, errors in results), key=np.mean)

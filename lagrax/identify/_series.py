@@ -1,4 +1,4 @@
-"""Measured time series: read, checked and interpolated."""
+"""Reads, checks and interpolates measured time series."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple

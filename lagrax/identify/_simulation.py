@@ -57,7 +57,7 @@ class SolveSetup(NamedTuple):
 
 
 class WindowArrays(NamedTuple):
-    """A window as arrays: its samples, which values count, and points of the past before it.
+    """The samples of a window as arrays, which values count, and points of the past before it.
     With a leading axis, several windows."""
 
     ts: Float[Any, "*windows samples"]

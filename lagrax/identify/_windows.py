@@ -115,6 +115,15 @@ def split_windows(
     return Split(_thin(learning, MOST_WINDOWS), _thin(held_out, MOST_HELD_OUT), first)
 
 
+def take_learning_part(
+    trajectories: Sequence[Trajectory], delays: Sequence[Delay], share: float
+) -> list[Trajectory]:
+    """The trajectories without the `share` that `split_windows` holds out."""
+    window = default_window(trajectories, delays)
+    first = split_windows(trajectories, window, delays, share).held_out_from
+    return [t.until(n - 1) for t, n in zip(trajectories, first, strict=True) if n > 0]
+
+
 def _thin(windows: list[Window], most: int) -> list[Window]:
     """Every k-th window, so that at most `most` remain."""
     return windows[:: -(-len(windows) // most)]

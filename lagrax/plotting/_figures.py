@@ -271,6 +271,28 @@ def _make_square(x: Range | None, y: Range | None) -> tuple[Range | None, Range 
     return (x_middle - half, x_middle + half), (y_middle - half, y_middle + half)
 
 
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_MOST_TICKS = 7
+
+
+def list_log_ticks(limits: Range) -> list[tuple[float, str]]:
+    """The ticks of a logarithmic axis: powers of ten, or round numbers where there are no two."""
+    low, high = sorted(float(end) for end in limits)
+    first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
+    if last > first:
+        powers = range(first, last + 1, -(-(last - first + 1) // _MOST_TICKS))
+        return [(10.0**n, f"10{str(n).translate(_SUPERSCRIPTS)}") for n in powers]
+    for factors in ((1, 2, 5), range(1, 10)):
+        numbers = [f * 10.0**n for n in range(last - 1, last + 2) for f in factors]
+        ticks = [(x, f"{x:g}") for x in numbers if low <= x <= high]
+        if len(ticks) >= 2:
+            return ticks
+    step = 10.0 ** math.floor(math.log10(high - low))
+    step = next(s for s in (step, step / 2, step / 5) if high // s - low // s >= 2)
+    places = step * np.arange(math.ceil(low / step), math.floor(high / step) + 1)
+    return [(float(x), f"{x:.6g}") for x in places]
+
+
 def round_values(values: Values, digits: int = 5) -> list[float | None]:
     """The values with `digits` significant digits, and with more if all values share their first
     digits. None stands for a value that is not finite."""

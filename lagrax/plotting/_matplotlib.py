@@ -18,11 +18,11 @@ from ._figures import (
     Line,
     Mark,
     Panel,
-    Points,
     Range,
     Values,
     find_ranges,
     legend,
+    list_log_ticks,
     rows,
 )
 from ._json import to_json
@@ -85,6 +85,8 @@ def make_drawing(figure: Figure) -> "matplotlib.figure.Figure":
 def _draw_panel(
     axes: "matplotlib.axes.Axes", panel: Panel, x_range: Range | None, y_range: Range | None
 ) -> None:
+    from matplotlib.ticker import FixedFormatter, FixedLocator, NullFormatter
+
     axes.set_xscale("log" if panel.xlog else "linear")
     axes.set_yscale("log" if panel.ylog else "linear")
     for mark in panel.marks:
@@ -107,6 +109,11 @@ def _draw_panel(
         axes.set_xlim(*x_range)
     if y_range is not None:
         axes.set_ylim(*y_range)
+    for one, log, limits in ((axes.xaxis, panel.xlog, x_range), (axes.yaxis, panel.ylog, y_range)):
+        if log and limits is not None:
+            one.set_major_locator(FixedLocator([place for place, _ in list_log_ticks(limits)]))
+            one.set_major_formatter(FixedFormatter([text for _, text in list_log_ticks(limits)]))
+            one.set_minor_formatter(NullFormatter())
     axes.grid(color=_FAINT, linewidth=0.5)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
@@ -186,8 +193,10 @@ def _draw_legend(drawing: "matplotlib.figure.Figure", marks: Sequence[Mark]) -> 
 
 
 def _enlarge(mark: Mark) -> Mark:
-    """`mark` at a size at which a legend shows its colour."""
-    return dataclasses.replace(mark, size=max(mark.size, 5.0)) if isinstance(mark, Points) else mark
+    """`mark` at a size at which a legend shows its colour, and no wider than a line of text."""
+    if isinstance(mark, Line):
+        return dataclasses.replace(mark, width=min(mark.width, 6.0))
+    return dataclasses.replace(mark, size=max(mark.size, 5.0))
 
 
 def write_figures(

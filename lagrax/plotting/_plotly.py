@@ -4,12 +4,23 @@ import html
 import itertools
 import math
 import textwrap
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ..training._machine import load
-from ._figures import COLOURS, Figure, Line, Mark, Panel, Range, find_ranges, round_values
+from ._figures import (
+    COLOURS,
+    Figure,
+    Line,
+    Mark,
+    Panel,
+    Range,
+    find_ranges,
+    list_log_ticks,
+    round_values,
+)
 
 
 def plotly_panels(figure: Figure, *, check: bool = True, digits: int = 5) -> list[dict[str, Any]]:
@@ -85,6 +96,11 @@ def _plotly_band(line: Line, y_range: Range | None, digits: int) -> dict[str, An
     }
 
 
+def _fix_ticks(ticks: Sequence[tuple[float, str]]) -> dict[str, Any]:
+    places, labels = zip(*ticks, strict=True)
+    return {"tickmode": "array", "tickvals": [*places], "ticktext": [*map(html.escape, labels)]}
+
+
 def _plotly_layout(panel: Panel, x_range: Range | None, y_range: Range | None) -> dict[str, Any]:
     # Panels are wider than high. An axis of times with its start has 33 letters.
     def axis(label, letters):
@@ -95,13 +111,13 @@ def _plotly_layout(panel: Panel, x_range: Range | None, y_range: Range | None) -
     x, y = axis(panel.xlabel, 40), axis(panel.ylabel, 28)
     for one, log, limits in ((x, panel.xlog, x_range), (y, panel.ylog, y_range)):
         if log:
-            # Plotly draws powers of ten larger than other numbers.
-            one |= {"type": "log", "exponentformat": "power", "tickfont": {"size": 9}}
+            one["type"] = "log"
+        if log and limits is not None:
+            one |= _fix_ticks(list_log_ticks(limits))
         if limits is not None:
             one["range"] = [math.log10(end) if log else float(end) for end in limits]
     if panel.xticks:
-        places, labels = zip(*panel.xticks, strict=True)
-        x |= {"tickmode": "array", "tickvals": [*places], "ticktext": [*map(html.escape, labels)]}
+        x |= _fix_ticks(panel.xticks)
     if panel.equal:
         y |= {"scaleanchor": "x", "constrain": "domain"}
         x |= {"constrain": "domain"}

@@ -17,6 +17,7 @@ class Progress:
     def __init__(self, name: str, done: int, steps: int, *, shown: bool = True):
         self._name, self._first, self._steps = name, done, steps
         self._start = self._last = time.monotonic()
+        self._compiled: tuple[float, int] | None = None
         self._terminal = shown and sys.stderr.isatty() and done < steps
         self._lines = shown and not sys.stderr.isatty()
         self._bar: Any = None
@@ -31,6 +32,8 @@ class Progress:
         return self
 
     def update(self, done: int, text: str) -> None:
+        if self._compiled is None:
+            self._compiled = time.monotonic(), done
         if self._bar is not None:
             self._bar.update(self._task, completed=done, text=text)
         elif self._lines and (time.monotonic() - self._last > LINE_SECONDS or done == self._steps):
@@ -38,10 +41,15 @@ class Progress:
             print(self._line(done, text), file=sys.stderr, flush=True)
 
     def _line(self, done: int, text: str) -> str:
-        spent = time.monotonic() - self._start
-        left = spent * (self._steps - done) / max(done - self._first, 1)
-        when = f"{left:.0f} s left" if done < self._steps else f"{spent:.0f} s"
-        return f"{self._name}: {done} of {self._steps}, {text}, {when}"
+        now = time.monotonic()
+        # The first steps include compilation, which may take ten times as long as the rest.
+        began, first = self._compiled or (self._start, self._first)
+        when = ""
+        if done >= self._steps:
+            when = f", {now - self._start:.0f} s"
+        elif done > first:
+            when = f", {(now - began) * (self._steps - done) / (done - first):.0f} s left"
+        return f"{self._name}: {done} of {self._steps}, {text}{when}"
 
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:

@@ -156,7 +156,7 @@ def _compare(
 
 
 def compare_cells(spreads: Spreads) -> list[Comparison]:
-    """The claim about each cell: it is not below the paper's mean less its standard deviation."""
+    """The claim that each cell is not below the paper's mean less its standard deviation."""
     found = []
     for dataset, model in itertools.product(DATASETS, (*TABLE_1, *AUGMENTED)):
         if (dataset, model) in spreads:

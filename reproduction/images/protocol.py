@@ -170,7 +170,7 @@ class Protocol:
 
 
 def default_protocol(model: str) -> Protocol:
-    """The protocol of the tables: ten or twelve evaluations of the field, in equal steps."""
+    """The protocol of the tables has ten or twelve evaluations of the field, in equal steps."""
     intervals = paper_intervals(model)
     if intervals == 1:
         return Protocol("bosh3", 4)

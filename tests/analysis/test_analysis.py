@@ -14,6 +14,7 @@ from lagrax import plotting
 from lagrax.analysis import (
     KnotMap,
     Orbit,
+    StabilityChart,
     _planes,
     basins,
     bifurcation,
@@ -522,6 +523,27 @@ def test_strokes_cover_a_region():
     there = np.array([[True, True, False, True], [False] * 4])
     stroke = _planes.draw_area(np.arange(4.0), np.arange(2.0), there, "sky", None)
     np.testing.assert_array_equal(stroke.x, [-0.25, 1.25, np.nan, 2.75, 3.25, np.nan])
+
+
+def test_a_chart_is_filled_up_to_its_boundary():
+    """A disc has the area of the polygon through its boundary, not of steps."""
+    x = np.linspace(-1.5, 1.5, 15)
+    pairs = np.stack(np.meshgrid(x, x), axis=-1)
+    good, bad = _planes.find_edges(pairs, np.hypot(*np.moveaxis(pairs, -1, 0)) < 1)
+    for _ in range(40):
+        middle = (good + bad) / 2
+        inside = (np.hypot(*middle.T) < 1)[:, None]
+        good, bad = np.where(inside, middle, good), np.where(inside, bad, middle)
+    growth = np.hypot(*np.moveaxis(pairs, -1, 0)) - 1
+    chart = StabilityChart(x, x, growth, (growth > 0).astype(int), good)
+    strokes = chart.figure().panels[0].marks[1]
+    starts, ends, heights = (
+        np.asarray(values)[k::3] for values, k in ((strokes.x, 0), (strokes.x, 1), (strokes.y, 0))
+    )
+    spacing = np.min(np.diff(np.unique(heights)))
+    assert np.sum(ends - starts) * spacing == pytest.approx(np.pi, rel=0.01)
+    for edge in (starts, ends):
+        np.testing.assert_allclose(np.hypot(edge, heights), 1, atol=0.02)
 
 
 # --- errors ---------------------------------------------------------------------------------------

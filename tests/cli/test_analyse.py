@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import diffrax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.special import lambertw
@@ -307,6 +308,20 @@ def test_sentences_on_the_long_run():
     assert far._replace(orbits=[orbit]).omission.startswith("2 more orbits are left out")
 
 
+@pytest.mark.parametrize("turn", [9.6, 4.3])
+def test_the_turn_round_a_closed_curve(x64, turn):
+    """A rotation on a circle that attracts."""
+    c, s = np.cos(2 * np.pi / turn), np.sin(2 * np.pi / turn)
+    rotation = jnp.array([[c, -s], [s, c]])
+    growth = lambda z: 1.1 - 0.1 * jnp.sum(z**2)
+    circle = lagrax.analysis.KnotMap(lambda z: growth(z) * (rotation @ z), y0=jnp.array([0.5, 0]))
+    assert _longrun.find_turn(circle) == pytest.approx(turn, rel=2e-3)
+    spiral = lagrax.analysis.KnotMap(lambda z: 0.9999 * (rotation @ z), y0=jnp.array([0.5, 0]))
+    assert _longrun.find_turn(spiral) is None
+    run = _longrun.LongRun(np.array([0.5]), [], 0, np.array([0.0, -1.0]), False, None, turn=turn)
+    assert f"once in about {turn:g} knots" in run.sentence
+
+
 def test_an_escaping_orbit(x64):
     doubling = lagrax.analysis.KnotMap(lambda x: 2 * x, y0=1.0)
     assert "runs away" in _longrun.long_run(doubling).sentence
@@ -354,7 +369,7 @@ def test_the_chart_of_an_equation_with_a_lag(lagrax_command, tmp_path):
     line = "analyse hutchinson --a 1 --param a 0.5 3 --param tau 0.5 2 --values 6 --out found"
     code, out, _ = lagrax_command(*line.split())
     assert code == 0
-    assert "of the pairs" in out
+    assert "  the equilibrium 1, found from 0.5, is stable at " in out
     assert out.endswith(f"Wrote {tmp_path / 'found/figures/chart.png'}\n")
     header, boundary = read_csv(tmp_path / "found/boundary.csv")
     assert header == ["a", "tau"]
@@ -412,6 +427,7 @@ def test_a_learned_equation(lagrax_command, tmp_path):
     assert json.loads(again[1])["parameters"] == {"tau": 1.5}
 
 
+@pytest.mark.slow
 def test_small_units_change_nothing_but_the_numbers():
     """The orbits of a learned equation are the same in metres and in picometres."""
     unit = 1e-12

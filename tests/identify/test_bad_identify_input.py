@@ -58,6 +58,34 @@ CALLS = {
         ValueError,
         ["ensemble=5 and field='linear'", "leave `ensemble` out"],
     ),
+    "another loss": (lambda: fit(loss="absolute"), ValueError, ["loss='absolute'", "'huber'"]),
+    "starts of a network": (
+        lambda: fit(fit_starts=True),
+        ValueError,
+        ["fit_starts=True and field='mlp'", "least squares"],
+    ),
+    "starts of a linear equation": (
+        lambda: fit(field="linear", fit_starts=True),
+        ValueError,
+        ["field='linear'", "leave `loss` and `fit_starts` out"],
+    ),
+    "starts in words": (lambda: fit(fit_starts="yes"), TypeError, ["fit_starts='yes'"]),
+    "errors of a linear equation": (
+        lambda: fit(field="linear").standard_errors(),
+        IdentifyError,
+        ["field='linear' has no standard errors", "your own field"],
+    ),
+    "errors of no fit": (lambda: Identifier().standard_errors(), IdentifyError, ["call fit"]),
+    "a profile of a name": (
+        lambda: Identifier().profile("rate"),
+        TypeError,
+        ["where='rate'", "function of the field"],
+    ),
+    "a profile of a certain level": (
+        lambda: Identifier().profile(lambda f: f.rate, level=95),
+        ValueError,
+        ["level=95", "between 0 and 1"],
+    ),
     "a season of a library": (
         lambda: fit(field="library", season=12.0),
         ValueError,
@@ -89,6 +117,11 @@ CALLS = {
         lambda: select_delays(TS, SINE, [[]], degree=100),
         ValueError,
         ["select_delays got degree=100", "at most 20"],
+    ),
+    "all of a series held out": (
+        lambda: select_delays(TS, SINE, [[]], validation=1.0),
+        ValueError,
+        ["select_delays got validation=1.0", "below 1"],
     ),
     "a window without end": (
         lambda: select_delays(TS, SINE, [[]], window=HUGE),

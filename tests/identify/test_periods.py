@@ -52,6 +52,17 @@ def test_only_the_period_of_a_known_field_is_learned():
     assert model.score(ts, ys) > 0.999
 
 
+def test_the_held_out_end_is_hidden_from_the_search_for_a_period():
+    ts, ys = population_series(span=12.0)
+    known = lambda t, y, args, *, history: 2.6 * y * (1 - history[0])
+    ruined = np.where(ts > 0.8 * ts[-1], ys.mean(), ys)
+    models = [
+        Identifier([Hold(Learn(0.9, 0.8, 1.2))], known, iterations=50, progress=False).fit(ts, y)
+        for y in (ys, ruined)
+    ]
+    np.testing.assert_array_equal(*(model.scans_[0].errors for model in models))
+
+
 @pytest.fixture(scope="module")
 def scanned():
     """Two models with a learned period, and measurements beyond the end of their series."""

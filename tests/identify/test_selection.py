@@ -89,11 +89,20 @@ def test_a_selection_is_printed_and_drawn(tmp_path):
     assert (tmp_path / "delays.png").stat().st_size > 5000
 
 
+def test_the_held_out_end_is_hidden_from_a_selection():
+    ts, runs = sample_structure("one hold", 3)
+    candidates = {"none": [], "hold": [Hold(Learn(0.95, 0.9, 1.2))]}
+    ruined = [np.where(ts > 0.8 * ts[-1], 5.0, ys) for ys in runs]
+    first, other = (select_delays(ts, ys, candidates) for ys in (runs, ruined))
+    assert str(first) == str(other)
+    assert str(first) != str(select_delays(ts, runs, candidates, validation=0))
+
+
 def test_unsuitable_series_and_candidates_are_refused(unchecked):
     ts, ys = sample_structure("one hold", 0)
     with pytest.raises(ValueError, match=r"0\.1 apart and Hold\(0\.2\)"):
         select_delays(ts, ys, [[Hold(0.2)]])
-    with pytest.raises(ValueError, match="2 windows to compare"):
+    with pytest.raises(ValueError, match="windows to compare"):
         select_delays(ts[:30], ys[0][:30], [[]])
     with pytest.raises(ValueError, match="no candidates"):
         select_delays(ts, ys, {})

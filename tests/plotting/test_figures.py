@@ -22,6 +22,7 @@ from lagrax.plotting import (
     draw,
     from_json,
     legend,
+    plotly_panels,
     to_json,
 )
 
@@ -290,6 +291,27 @@ def test_ticks_have_labels():
     labels = on_paper(described).axes[0].get_xticklabels()
     assert [label.get_text() for label in labels] == ["2024", "<2025>"]
     assert from_json(to_json(described)).panels[0].xticks == ticks
+
+
+@pytest.mark.parametrize(
+    ("limits", "texts"),
+    [
+        ((3e-4, 20.0), ["10⁻³", "10⁻²", "10⁻¹", "10⁰", "10¹"]),
+        ((1e-12, 1.0), ["10⁻¹²", "10⁻¹⁰", "10⁻⁸", "10⁻⁶", "10⁻⁴", "10⁻²", "10⁰"]),
+        ((0.03, 0.6), ["0.05", "0.1", "0.2", "0.5"]),
+        ((0.31, 0.58), ["0.4", "0.5"]),
+        ((0.61, 0.64), ["0.61", "0.62", "0.63", "0.64"]),
+    ],
+)
+def test_logarithmic_axes_have_whole_numbers_as_ticks(limits, texts):
+    panel = Panel([Line([0, 1], list(limits))], ylog=True, ylim=limits)
+    figure = Figure("x", "", [panel])
+    assert plotly_panels(figure)[0]["layout"]["yaxis"]["ticktext"] == texts
+    drawing = _matplotlib.make_drawing(figure)
+    drawing.draw_without_rendering()
+    (axes,) = drawing.axes
+    assert [label.get_text() for label in axes.get_yticklabels(which="both")][: len(texts)] == texts
+    assert not any(label.get_text() for label in axes.get_yticklabels(minor=True))
 
 
 def test_band_where_there_is_nothing_to_show():

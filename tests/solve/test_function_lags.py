@@ -154,7 +154,7 @@ def loss(p, gradient, options):
     "options",
     [
         {"stepsize_controller": control(1e-11)},
-        {"steps": 4},
+        pytest.param({"steps": 4}, marks=pytest.mark.slow),
         pytest.param({"steps": 4, "solver": diffrax.Kvaerno3()}, marks=pytest.mark.slow),
         pytest.param(
             {"stepsize_controller": control(1e-6), "solver": diffrax.Kvaerno3()},

@@ -75,7 +75,7 @@ def test_all_gradients_agree_with_finite_differences(x64):
         np.testing.assert_allclose(slope, jnp.sum(direct), rtol=1e-10)
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", MOSTLY_FIXED)
 def test_gradient_of_the_period_and_of_the_final_time(path, x64):
     p = {"weights": A.astype(float), "y0": jnp.array([0.3, -0.2]), "tau": 0.83, "t1": 2.9}
     p = jax.tree.map(jnp.asarray, p)
@@ -449,8 +449,13 @@ def _theorem_2(weights, z0, tau, n, observed):
 
 @pytest.mark.parametrize(
     ("observed", "fields"),
-    # A final observation is one of many.
-    [("final", "shared"), ("many", "shared"), ("many", "unshared"), ("many", "growing")],
+    # A final observation is one of many, and fields that grow are not shared.
+    [
+        pytest.param("final", "shared", marks=pytest.mark.slow),
+        ("many", "shared"),
+        pytest.param("many", "unshared", marks=pytest.mark.slow),
+        ("many", "growing"),
+    ],
 )
 def test_adjoint_is_theorem_2(observed, fields, x64):
     """A field that all intervals share (eq. 13), one for each of them, and those of eq. 14, each of
@@ -755,7 +760,8 @@ def test_checkpointed_with_an_implicit_solver_and_tolerances_that_are_arrays(x64
     np.testing.assert_allclose(slope, jax.grad(exact)(1.3), rtol=1e-5)
 
 
-@pytest.mark.parametrize("delay", [Hold, Lag])
+# `test_second_derivatives` has a hold.
+@pytest.mark.parametrize("delay", [pytest.param(Hold, marks=pytest.mark.slow), Lag])
 def test_second_derivatives_at_many_times(delay, x64):
     """Forward over reverse, as `jax.hessian` does it."""
     ts = np.array([0.2, 0.3, 0.9, 1.0, 1.4, 2.0])

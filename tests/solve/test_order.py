@@ -217,7 +217,7 @@ def test_the_order_that_is_lost_when_steps_cross_knots(x64):
     expected = knots[2] * np.exp(a * (1 - knots[2]) * 0.8)
     held = jnp.asarray(knots)
     term = diffrax.ODETerm(lambda t, x, args: a * x * (1 - held[jnp.floor(t).astype(int)]))
-    ours, naive, counts = [], [], (9, 12, 15, 21, 27, 36, 48, 60)
+    ours, naive, counts = [], [], (9, 15, 27, 60)
     for n in counts:
         sol = diffrax.diffeqsolve(term, diffrax.Tsit5(), 0.0, t1, t1 / n, x0)
         naive.append(abs(float(sol.ys[-1]) - expected))
@@ -231,6 +231,6 @@ def test_the_order_that_is_lost_when_steps_cross_knots(x64):
         )
         ours.append(abs(float(sol.ys[-1]) - expected))
     order = lambda errors, n: -np.polyfit(np.log(counts[:n]), np.log(errors[:n]), 1)[0]
-    assert order(ours, 8) > 4.5
-    assert order(naive, 8) < 2
+    assert order(ours, 4) > 4.5
+    assert order(naive, 4) < 2
     assert min(naive) > 1000 * ours[-1]

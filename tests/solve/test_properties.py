@@ -40,6 +40,7 @@ LAGGED = {
     "hold and lag": (2, lambda tau, other: [Hold(tau), Lag(other)]),
 }
 BOTH = HELD | LAGGED
+SPECIAL = ("hold", "older hold", "lag")
 
 
 def examples(number):
@@ -47,8 +48,10 @@ def examples(number):
 
 
 def kinds(*names):
-    """Some kinds of history, since each takes long to compile."""
-    return pytest.mark.parametrize("kind", names)
+    """Some kinds of history, since each takes long to compile. Special cases of others are slow."""
+    slow = [pytest.mark.slow]
+    cases = [pytest.param(name, marks=slow if name in SPECIAL else []) for name in names]
+    return pytest.mark.parametrize("kind", cases)
 
 
 def field(t, y, args, *, history):
@@ -168,7 +171,7 @@ def close(found, expected, tolerance):
 # --- solve agrees with an exact or brute-force reference ------------------------------------------
 
 
-@pytest.mark.parametrize("kind", HELD)
+@kinds(*HELD)
 @examples(50)
 @given(seed=seeds, span=spans())
 def test_held_equations_have_their_exact_solution(kind, seed, span, x64):
@@ -181,7 +184,7 @@ def test_held_equations_have_their_exact_solution(kind, seed, span, x64):
     close(sol.ys, expected, 1e-7)
 
 
-@pytest.mark.parametrize("kind", HELD)
+@kinds(*HELD)
 @examples(50)
 @given(seed=seeds, span=spans())
 def test_held_equations_in_float32(kind, seed, span):
@@ -196,7 +199,7 @@ def test_held_equations_in_float32(kind, seed, span):
     close(sol.ys, expected, 3e-4)
 
 
-@pytest.mark.parametrize("kind", LAGGED)
+@kinds(*LAGGED)
 @examples(25)
 @given(seed=seeds, span=spans())
 def test_lagged_equations_agree_with_scipy(kind, seed, span, x64):
@@ -253,7 +256,7 @@ def test_known_delays_are_as_traced_ones(kind, seed, span, steps, x64):
 # --- what a solve must not depend on --------------------------------------------------------------
 
 
-@kinds("holds", "two clocks", "hold and lag")
+@kinds("two clocks", "hold and lag")
 @examples(20)
 @given(seed=seeds, span=spans(), part=st.floats(0.05, 0.95))
 def test_two_solves_one_after_the_other_are_one(kind, seed, span, part, x64):

@@ -30,6 +30,19 @@ def test_progress_without_a_terminal_is_a_plain_line(capfd):
     assert "\x1b" not in message
 
 
+def test_the_time_left_does_not_count_compilation(monkeypatch, capfd):
+    """100 s of compilation with the first ten steps, and then a step a second."""
+    clock = iter([0.0, *[100.0] * 4, *[120.0] * 3, *[190.0] * 3])
+    monkeypatch.setattr("lagrax.training._progress.time.monotonic", lambda: next(clock))
+    with Progress("training", 0, 100) as progress:
+        for done in (10, 30, 100):
+            progress.update(done, "loss")
+    first, second, last = capfd.readouterr().err.splitlines()
+    assert first == "training: 10 of 100, loss"
+    assert second == "training: 30 of 100, loss, 70 s left"
+    assert last.endswith(" s")
+
+
 def test_progress_in_a_terminal_is_a_bar(monkeypatch, capfd):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")

@@ -517,6 +517,7 @@ def _make_stats(problem: Problem, field: Field, carry: _Carry) -> dict[str, Any]
             search = 2 if method.dt0 is None else 0
             begins = cost[0] * (1 if method.keeps_slope(field) else n)
             evaluations = search + begins + cost[1] * (accepted + rejected)
+            evaluations += cost[1] * carry.adaptive.repeated
     return {
         "num_intervals": n,
         "num_steps": accepted + rejected,

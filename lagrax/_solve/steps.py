@@ -373,7 +373,9 @@ def take_equal_steps(
         taus = None
         if lags is not None:
             taus = lags.find_taus(t + h, y, interval.args)
-            result = RESULTS.where(lags.is_within_bounds(taus), result, RESULTS.lag_out_of_bounds)
+            result = RESULTS.where(
+                lags.is_within_bounds(taus, h), result, RESULTS.lag_out_of_bounds
+            )
         kept = None if keep is None else keep(before, info)
         return (y, state if carries_state else None), (kept, result, taus)
 

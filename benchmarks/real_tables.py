@@ -525,6 +525,11 @@ its rows, or of its patients. The rest was predicted from many starts in it, as 
 as the table says. Errors are root mean squares in standard deviations of what was predicted, so 1
 is as good as the mean.
 
+All tables have the same defaults. A polynomial without delays is compared with a linear equation
+that holds the last samples, on the end of the first part, and the better one is kept. Seasons,
+inputs and patients are named, and nothing is chosen on the rest. The rules were drawn up with
+these tables in view, though, so other tables may be harder.
+
 Simple forecasts start from the same samples: *standing still*, *last season* where there is one,
 and AR(p), fitted by least squares to the same part with its order by Schwarz's criterion, for
 regular samples only. pysindy has polynomials of degree 1 or 2 and the same inputs, those of the

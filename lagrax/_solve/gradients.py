@@ -305,6 +305,7 @@ def _integrate_back(interval, method, gradient: Adjoint, field, slope_at, state,
         step_ts=None,
         room=method.max_steps,
         has_tape=False,
+        keeps_polynomials=False,
         is_continuous=False,
     )
     zero, adaptive = jnp.zeros_like(length), None

@@ -67,6 +67,23 @@ def test_the_equation_of_dde23_has_its_exact_solution(monkeypatch):
     # The quotient is exact up to its step, and the intervals of the exact solution stay in order.
     quotient = (last(0.2 + 1e-5) - last(0.2 - 1e-5)) / 2e-5
     np.testing.assert_allclose(ours["slope"], quotient, rtol=1e-3)
+    assert ours["moving"] == pytest.approx(moving_lag(), abs=1e-4)
+
+
+def moving_lag(h=1e-3):
+    """y' = -y(t - 1 - y^2 / 2) at 5, from a past of 0.8, by Heun's method and linear reads."""
+    ys = [0.8]
+
+    def slope(t, y):
+        place = (t - 1 - y**2 / 2) / h
+        k = int(np.floor(place))
+        return -0.8 if place <= 0 else -(ys[k] + (place - k) * (ys[k + 1] - ys[k]))
+
+    for step in range(round(5 / h)):
+        t, y = step * h, ys[-1]
+        first = slope(t, y)
+        ys.append(y + h / 2 * (first + slope(t + h, y + h * first)))
+    return ys[-1]
 
 
 def wille_baker(ts, tau):
@@ -124,7 +141,6 @@ def tumour(p, tau):
     return np.stack(rows)
 
 
-@pytest.mark.slow  # the page itself is run with the others
 def test_diffrax_and_lagrax_agree(monkeypatch):
     names = run("diffrax", "python", monkeypatch)
     for kind in ("", "_held", "_lag"):

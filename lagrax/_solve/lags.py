@@ -27,8 +27,8 @@ class Distributed(LagEntry):
 
     The integral is a Gauss–Radau sum over the state at time t and `nodes - 1` lags. It is exact if
     the integrand is a polynomial of degree 2 · nodes − 2 in s. While a kink of the solution, such
-    as that at t0, is less than `upto` ago, the error falls as the square of `nodes` only, and slower
-    still after a jump of the state.
+    as that at t0, is less than `upto` ago, the error falls as the square of `nodes` only, and
+    slower still after a jump of the state.
 
     No interval is longer than the shortest lag, which is about 3.7 `upto` / nodes², so cost grows
     with the square of `nodes`.

@@ -1,13 +1,13 @@
 """Entries of the history beyond `Lag`: `Distributed`, `LagMatrix` and `Slope`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Int, PyTree, Real
+from jaxtyping import Array, ArrayLike, Bool, Int, Num, PyTree, Real
 
 from .arguments import check_whole, format_value, is_traced, real_array
 from .delays import LagEntry, Learn, ReadKind, RealScalar, check_part, check_period, check_positive
@@ -47,7 +47,7 @@ class Distributed(LagEntry):
     upto: RealScalar
     of: Callable | None = eqx.field(repr=False)
     nodes: int = eqx.field(static=True)
-    weights: Real[Array, " nodes ..."] | None
+    weights: Num[Array, "nodes ..."] | None
 
     needs_state: ClassVar[bool] = True
 
@@ -280,7 +280,12 @@ class Slope(LagEntry):
     reads: ClassVar[ReadKind] = "slopes"
     smooths: ClassVar[bool] = False
 
-    def __init__(self, tau: RealScalar | Real[ArrayLike, " lags"], *, of: Callable | None = None):
+    def __init__(
+        self,
+        tau: RealScalar | Sequence[RealScalar] | Real[ArrayLike, " lags"],
+        *,
+        of: Callable | None = None,
+    ):
         self.of = check_part(of, "Slope")
         if isinstance(tau, Learn):
             raise TypeError(f"Slope got tau={tau!r}; expected a positive number.")

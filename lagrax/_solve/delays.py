@@ -199,7 +199,8 @@ class Lag(LagEntry):
       the field gets the states stacked in front, which compiles faster than an entry for each.
       Everything that a function uses is differentiable, such as the parameters of an `eqx.Module`.
     - `low`: a bound from below for the values of a function. No interval is longer, so give the
-      largest that you are sure of.
+      largest that you are sure of. With `low=0` the lag may vanish. A step that reads itself is
+      iterated, which costs a few times as much.
     - `high`: a bound from above, by default none. The past is needed so far back. A lag that leaves
       its bounds ends the solve with `RESULTS.lag_out_of_bounds`.
     - `of`: a function of the state whose past is wanted, such as `lambda y: y["level"]`. If no
@@ -208,8 +209,8 @@ class Lag(LagEntry):
     """
 
     tau: RealScalar | Real[ArrayLike, " lags"] | Learn | Callable
-    low: float | None
-    high: float | None
+    low: float | None = eqx.field(static=True)
+    high: float | None = eqx.field(static=True)
     of: Callable | None = eqx.field(repr=False)
 
     def __init__(
@@ -226,8 +227,10 @@ class Lag(LagEntry):
 
     @property
     def taus(self) -> Any:
-        """The lag, or a row of lags, or the lower bound of a function."""
-        return self.low if callable(self.tau) else self.tau
+        """The lag, or a row of lags, or the lower bound of a function if it is not 0."""
+        if not callable(self.tau):
+            return self.tau
+        return np.full(1 if self.low else 0, self.low)
 
     @property
     def kinks(self) -> Any:
@@ -366,7 +369,7 @@ def list_periods(delays: Sequence[Entry]) -> list[Any]:
     periods = []
     for d in delays:
         if isinstance(d, LagEntry):
-            periods.append(d.taus)
+            periods += [d.taus] if np.size(d.taus) else []
         elif isinstance(d, Hold) and d.tau is not None:
             periods.append(d.tau)
     return periods
@@ -394,16 +397,18 @@ def _checked_bounds(low: Any, high: Any, needed: bool) -> tuple[float | None, fl
     if low is None:
         raise ValueError(
             "Lag got a function without low; expected a bound from below for its values, such as "
-            "Lag(function, low=0.5)."
+            "Lag(function, low=0.5), or low=0 if the lag may vanish."
         )
     high = math.inf if high is None else high
     for name, value in (("low", low), ("high", high)):
         is_open = name == "high" and not is_traced(value) and value == math.inf
-        if is_traced(value) or not (is_open or (is_number(value) and value > 0)):
+        if is_traced(value) or not (is_open or (is_number(value) and value >= 0)):
             raise ValueError(
-                f"Lag got {name}={format_value(value)}; expected a positive number that is known "
-                "when the program is compiled."
+                f"Lag got {name}={format_value(value)}; expected a number of at least 0 that is "
+                "known when the program is compiled."
             )
+    if high == 0:
+        raise ValueError("Lag got high=0; expected a positive number. A lag of 0 is the state.")
     if not low <= high:
         raise ValueError(f"Lag got low={low!r} and high={high!r}; expected low <= high.")
     return float(low), float(high)

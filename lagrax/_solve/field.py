@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from .delays import Entry, Hold, Input, LagEntry, describe, make_example
+from .delays import Entry, Hold, Input, LagEntry, describe, is_function, make_example
 from .inputs import example_of_input, read_inputs
 
 
@@ -93,6 +93,8 @@ def _prepare_and_evaluate(
 
 def _example_history(y: PyTree, delays: Sequence[Entry]) -> tuple:
     def example(delay: Entry) -> PyTree:
+        if is_function(delay):
+            return y if delay.of is None else delay.of(y)
         if isinstance(delay, LagEntry):
             return make_example(delay, y)
         if isinstance(delay, Hold) and delay.of is not None:

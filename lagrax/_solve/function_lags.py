@@ -61,11 +61,25 @@ class FunctionLags(eqx.Module):
         """
         return t - clip(self.find_taus(t, y, args), self.low, self.high, jnp)
 
-    def is_within_bounds(self, taus: Real[Array, " lags"]) -> Bool[Array, ""]:
-        """Whether all lags are within their bounds, up to rounding."""
-        taus, low, high = lax.stop_gradient((taus, self.low, self.high))
+    def is_within_bounds(self, taus: Real[Array, " lags"], dt: Real[Array, ""]) -> Bool[Array, ""]:
+        """Whether all lags are within their bounds, up to rounding.
+
+        A lag that touches 0 is less than that by the error of the solution. It may be so by a
+        fraction of the length `dt` of a step.
+        """
+        taus, low, high, dt = lax.stop_gradient((taus, self.low, self.high, dt))
         slack = 64 * jnp.finfo(taus.dtype).eps * jnp.maximum(jnp.abs(low), jnp.abs(taus))
-        return jnp.all((taus >= low - slack) & (taus <= high + slack))
+        below = jnp.where(low == 0, 0.01 * dt, slack)
+        return jnp.all((taus >= low - below) & (taus <= high + slack))
+
+    def find_first_segments(
+        self, t: Real[Array, ""], y: State, slope: State, args: PyTree
+    ) -> Int[Array, " lags"]:
+        """The stretches that lags read after t0: after it if they vanish there, or before it."""
+        one = jnp.ones_like(t)
+        find = lambda t, y: self.find_times(t, y, args)
+        times, speed = jax.jvp(find, (t, y), (one, slope))
+        return jnp.where((times >= t - self._resolution(times)) & (speed > 0), 1, 0)
 
     def locate(self, times: Real[Array, " lags"], right: Bool[Array, ""]) -> Reads:
         """The places of the delayed times on the tape.
@@ -90,12 +104,13 @@ class FunctionLags(eqx.Module):
             step = jnp.clip(step, begin, jnp.maximum(begin, end))
         # With `is_first` nothing is on the tape yet.
         early |= last < 0
-        return Reads(jnp.maximum(step, 0), early, ~early & (step == self.limit))
+        own = ~early & (step == self.limit) if self.own is not None else jnp.zeros_like(early)
+        return Reads(jnp.maximum(step, 0), early, own)
 
     def take(self, reads: Reads) -> Piece:
         """The polynomials of the steps that are read."""
         assert self.tape is not None
-        return self.tape.take(reads.step)
+        return self.tape.take(jnp.where(reads.own, jnp.maximum(reads.step - 1, 0), reads.step))
 
     def evaluate(self, times: Real[Array, " lags"], reads: Reads, pieces: Piece) -> list[State]:
         """The delayed states, each of one lag.
@@ -196,6 +211,6 @@ def make_function_lags(delays: Sequence[Any], initial: Callable, t0: Array) -> F
     fixed = lambda tau: eqx.Partial(lambda tau, t, y, args: tau, as_time(tau))
     functions: list[Any] = [lag.tau if is_function(lag) else fixed(lag.tau) for lag in lags]
     parts = [lag.of for lag in lags]
-    low = [as_time(lag.taus) for lag in lags]
+    low = [as_time(lag.low if is_function(lag) else lag.tau) for lag in lags]
     high = [as_time(lag.high if is_function(lag) else lag.tau) for lag in lags]
     return FunctionLags(places, functions, jnp.stack(low), jnp.stack(high), initial, t0, parts)

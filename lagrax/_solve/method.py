@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import diffrax
 
-from .delays import Entry, Hold, Input, LagEntry, find_moving
+from .delays import Entry, Hold, Input, LagEntry, find_moving, is_function
 from .field import Field
 from .grid import Grid
 from .saving import list_subs
@@ -24,6 +24,7 @@ class Method(NamedTuple):
     - `keeps_polynomials`: whether the tape keeps the polynomials of the whole state. Otherwise it
       keeps those parts of it that lags read.
     - `function_lags`: the number of lags that are functions or read like these.
+    - `vanishes`: whether one of them may be 0, so that steps read themselves.
     - `levels`: through how many lags a kink is followed.
     - `is_continuous`: whether held and lagged states are continuous at breakpoints.
     """
@@ -38,6 +39,7 @@ class Method(NamedTuple):
     has_tape: bool
     keeps_polynomials: bool
     function_lags: int
+    vanishes: bool
     levels: int
     is_continuous: bool
 
@@ -112,6 +114,7 @@ def make_method(
         has_tape=has_tape,
         keeps_polynomials=bool(reads_all or saves),
         function_lags=len(moving),
+        vanishes=any(is_function(d) and d.low == 0 for d in delays),
         levels=find_order(solver) + has_past,
         is_continuous=stepper.state_is_slope and is_shared and not jumps,
     )

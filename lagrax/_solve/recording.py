@@ -1,12 +1,13 @@
 """One interval whose steps are written on the tape."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import equinox as eqx
 import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jax import lax
+from jaxtyping import Array, PyTree
 
 from .adaptive import AdaptiveState, record_steps
 from .breakpoints import make_breakpoints
@@ -17,7 +18,8 @@ from .method import Method
 from .parts import record_parts
 from .solution import RESULTS
 from .steps import make_empty_step, read_lags, take_equal_steps
-from .tape import Recording, State, Tape, find_span, make_coefficients
+from .tape import Piece, Recording, State, Tape, find_span, make_coefficients
+from .vanishing import MOST_ITERATIONS, make_constant
 
 
 def make_recording(
@@ -123,29 +125,37 @@ def _take_found_steps(
 ) -> tuple[State, Recording]:
     """Takes accepted steps again, reverse-differentiably and without a search."""
     stepper = method.stepper
-    f = interval.vector_field(stepper.looks_ahead)
     span = lambda number: find_span(found, number, row, interval.start, interval.length, None)
+
+    def with_tape(tape, number, own=None):
+        if interval.function_lags is None:
+            return interval
+        assert found.breakpoints is not None
+        return interval.with_tape(tape, number, found.breakpoints.segments[number], own)
 
     def body(carry):
         number, y, state, recording = carry
+        tape = recording.read()
         t, h = span(number)
-        of_step, field = interval, f
-        if interval.function_lags is not None:
-            assert found.breakpoints is not None
-            segments = found.breakpoints.segments[number]
-            of_step = interval.with_tape(recording.read(), number, segments)
-            field = of_step.vector_field(stepper.looks_ahead)
-        lagged = read_lags(of_step, stepper, t, h)
-        y, _, info, after, _ = stepper.step(field, t, h, y, state, lagged)
-        coefficients = make_coefficients(stepper.interpolation, info)
+
+        def take_step(own=None):
+            of_step = with_tape(tape, number, own)
+            f, lagged = of_step.vector_field(stepper.looks_ahead), read_lags(of_step, stepper, t, h)
+            y1, _, info, after, _ = stepper.step(f, t, h, y, state, lagged)
+            return y1, after, make_coefficients(stepper.interpolation, info)
+
+        if method.vanishes:
+            y, after, coefficients = _repeat_step(take_step, t, h, found.take(number).coefficients)
+        else:
+            y, after, coefficients = take_step()
         coefficients = interval.record(coefficients, recording.tape)
         return number + 1, y, after, recording.put(number, None, coefficients, state, True)
 
-    first = found.first[row]
-    if interval.function_lags is not None:
-        assert found.breakpoints is not None
-        segments = found.breakpoints.segments[first]
-        f = interval.with_tape(recording.tape, first, segments).vector_field(stepper.looks_ahead)
+    first, own = found.first[row], None
+    if method.vanishes:
+        like = found.take(first).coefficients
+        own = make_constant(interval.start, span(first)[1], interval.y, like)
+    f = with_tape(recording.tape, first, own).vector_field(stepper.looks_ahead)
     state = stepper.begin(f, interval.start, span(first)[1], interval.y)
     _, y, _, recording = eqxi.while_loop(
         lambda carry: carry[0] < found.first[row + 1],
@@ -156,3 +166,19 @@ def _take_found_steps(
         buffers=lambda carry: carry[3].buffers(),
     )
     return y, recording
+
+
+def _repeat_step(take_step: Callable, t: Array, h: Array, coefficients: PyTree) -> tuple:
+    """Takes a step that reads itself, beginning with its coefficients.
+
+    The derivative converges with each repetition as the step has done.
+    """
+
+    def repeat(coefficients, _):
+        y, after, coefficients = take_step(Piece(t, t + h, coefficients))
+        return coefficients, (y, after)
+
+    start = lax.stop_gradient(coefficients)
+    coefficients, each = lax.scan(repeat, start, None, length=MOST_ITERATIONS)
+    y, after = jax.tree.map(lambda x: x[-1], each)
+    return y, after, coefficients

@@ -79,7 +79,8 @@ def solve(
     - `dt0`: the length of the first adaptive step, by default found automatically.
     - `intervals`: required if a delay, t0 or t1 is traced (trained or vmapped). Give at least the
       number of periods of the shortest delay in the span, plus one for a hold without an instant
-      at t0. (With a traced `Lag`, knots follow the kink at an instant of a `Hold` through one
+      at t0. Knots for kinks behind several lags come in addition, for at most a hundred sums of
+      traced lags. (With a traced `Lag`, knots follow the kink at an instant of a `Hold` through one
       lag only, so solvers of high order may be a little less accurate.)
     - `saveat`: as in diffrax. Build it outside of `jit`, so that its times are known before
       tracing, which is cheaper.
@@ -516,6 +517,7 @@ def _make_stats(problem: Problem, field: Field, carry: _Carry) -> dict[str, Any]
             search = 2 if method.dt0 is None else 0
             begins = cost[0] * (1 if method.keeps_slope(field) else n)
             evaluations = search + begins + cost[1] * (accepted + rejected)
+            evaluations += cost[1] * carry.adaptive.repeated
     return {
         "num_intervals": n,
         "num_steps": accepted + rejected,

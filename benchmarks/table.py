@@ -69,16 +69,12 @@ BARS = (
 
 # The questions that docs/performance.md answers in its tables.
 SHOWN = (
-    "population_step",
-    "ndde_step",
-    "throughput",
-    "gradient_cost",
-    "lag_cost",
-    "delay_network",
-    "state_dependent",
+    *("population_step", "ndde_step", "throughput", "gradient_cost", "lag_cost", "plain_cost"),
+    *("delay_network", "state_dependent"),
     "gpu_step",
 )
 BEGIN, END = "<!-- made by benchmarks/table.py -->\n", "<!-- end -->\n"
+TOTAL = re.compile(r"(?<=<!-- goals -->\n\n).*")
 
 # Longer tables are left out of the page; the JSON files have them.
 MOST_ROWS = 100
@@ -157,7 +153,7 @@ def _goal(goal: dict) -> str:
 
 def with_table(text: str, folder: Path) -> str:
     """Returns the text of docs/performance.md with its tables made from the results."""
-    before, _, rest = text.partition(BEGIN)
+    before, _, rest = TOTAL.sub(_count_goals(folder), text).partition(BEGIN)
     _, _, after = rest.partition(END)
     parts = []
     for name in SHOWN:
@@ -169,6 +165,15 @@ def with_table(text: str, folder: Path) -> str:
         parts.append("\n".join([*GOALS_HEAD, *map(_goal, answer["goals"])]) + "\n")
         parts.append("</details>\n")
     return before + BEGIN + "\n" + "\n".join(parts) + "\n" + END + after
+
+
+def _count_goals(folder: Path) -> str:
+    goals = [goal for name in SHOWN for goal in read(folder, name)["goals"]]
+    met = sum(goal["met"] for goal in goals)
+    return (
+        f"Of {len(goals)} goals, {met} are met and {len(goals) - met} are missed; "
+        "[all of them](#goals) are below."
+    )
 
 
 def read(folder: Path, name: str) -> dict:

@@ -251,9 +251,10 @@ def _answer(folder: Path, entry: Entry, report: Path) -> dict[str, Any]:
 
 
 def _print_result(result: Result) -> None:
-    # Trainings run side by side, so their times add up to more than a reader of a demo waited.
-    times = "" if result.quick else f" (the times of training add up to {duration(result.seconds)})"
-    print(f"{result.title}{times}")
+    # Trainings run side by side, so their times add up to more.
+    waited = "" if result.waited is None else f"took {duration(result.waited)}; "
+    times = f"the times of training add up to {duration(result.seconds)}"
+    print(f"{result.title} ({waited}{times})")
     for claim in result.claims:
         numbers = ", ".join(filter(None, [claim.show_value(), _target(claim)]))
         print(f"  {claim.verdict}: {claim.claim}: {numbers}")

@@ -181,6 +181,7 @@ def _train(
             "test_data": (data, rows),
             "block": epoch,
         },
+        averaged=epoch,
     )
     trained = trainer.together(name, job, settings.seeds)
     first = jax.tree.map(lambda leaf: leaf[0], trained.model)

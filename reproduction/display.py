@@ -68,6 +68,11 @@ class TrainingDisplay:
         if self._live is not None:
             self._live.stop()
 
+    @property
+    def knows_runs(self) -> bool:
+        """Whether some runs were finished before."""
+        return self._known_steps > 0
+
     def add(self, label: str, runs: int, iterations: int) -> None:
         with self._lock:
             self._rows[label] = _Row(runs, iterations)

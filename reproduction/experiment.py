@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
@@ -58,7 +59,10 @@ class Experiment:
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """The arguments of `training.train` but for the seeds, and a label for people."""
+    """The arguments of `training.train` but for the seeds, and a label for people.
+
+    The progress shows the mean loss over the last `averaged` steps in the end.
+    """
 
     label: str
     loss: Callable
@@ -67,6 +71,7 @@ class Training:
     optimiser: Any
     steps: int
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    averaged: int = 1
 
 
 class Trainer:
@@ -162,7 +167,7 @@ class Trainer:
             **options,
             **self._options,
         )
-        last = trained.metrics["loss"].values[-1]
+        last = trained.metrics["loss"].values[-job.averaged :].mean(axis=0)
         self._display.finish(job.label, run, last, trained.seconds)
         with self._lock:
             self._seconds[name] = self._seconds.get(name, 0.0) + trained.seconds
@@ -203,6 +208,7 @@ def conduct(
         settings = dataclasses.replace(settings, seeds=tuple(range(seeds)))
     folder = out / (experiment.name + ("-quick" if quick else ""))
     config = json.loads(json.dumps(dataclasses.asdict(settings)))
+    start = time.monotonic()
     with TrainingDisplay(shown=progress) as display:
         trainer = Trainer(folder, config, display, **options)
         findings = experiment.run(settings, trainer)
@@ -219,7 +225,9 @@ def conduct(
         settings=config,
         machine=_machine.describe(),
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        seconds=round(sum(time.seconds or 0 for time in trainer.times), 2),
+        seconds=round(sum(training.seconds or 0 for training in trainer.times), 2),
+        # What was trained in an earlier call has no time in this one.
+        waited=None if display.knows_runs else round(time.monotonic() - start, 2),
         trainings=trainer.times,
         claims=[] if quick else findings.claims,
         tables=findings.tables,

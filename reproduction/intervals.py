@@ -2,7 +2,7 @@
 
 Those of medians are bootstrap intervals (B. Efron, Annals of Statistics 7, 1979). Seeds are drawn
 anew with replacement, 2,000 times, with a fixed random seed. An interval holds the middle 95 % of
-the resulting medians.
+the resulting medians. Few seeds support no such interval, and medians of them have their range.
 """
 
 from collections.abc import Sequence
@@ -14,9 +14,21 @@ from .result import Interval
 
 RESAMPLES = 2_000
 _MIDDLE = (0.025, 0.975)
+# Fewer seeds have a range instead of an interval.
+LEAST_SEEDS = 10
+
+
+def describe_median(seeds: int) -> str:
+    """Which number and which interval of so many seeds a table shows."""
+    bounds = "the lowest and highest" if seeds < LEAST_SEEDS else "its 95 % bootstrap interval"
+    return f"Median of {seeds} seeds, with {bounds}"
 
 
 def median_interval(values: Float[np.ndarray, " seeds"]) -> Interval:
+    """The 95 % interval of the median, or the range of few seeds."""
+    if len(values) < LEAST_SEEDS:
+        known = np.where(np.isnan(values), np.inf, values)
+        return float(known.min()), float(known.max())
     return _interval(_medians(np.random.default_rng(0), values))
 
 

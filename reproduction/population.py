@@ -13,7 +13,7 @@ from lagrax.systems import Population
 from lagrax.training import Trained
 
 from .experiment import Experiment, Findings, Trainer, Training
-from .intervals import median_interval, ratio_interval, share_interval
+from .intervals import describe_median, median_interval, ratio_interval, share_interval
 from .population_models import (
     FINER,
     MODELS,
@@ -79,6 +79,7 @@ def make_jobs(settings: PopulationSettings, data: Data) -> dict[str, Training]:
                 "test_data": data[a],
                 "block": settings.block,
             },
+            averaged=settings.block,
         )
         for recipe, a, name in _list_keys(settings)
     }
@@ -230,7 +231,7 @@ def make_table(settings: PopulationSettings, a: float, trainings: Trainings) -> 
         columns,
         rows,
         f"Mean squared errors at a = {a:g} ({REGIMES[a]})",
-        f"Median of {len(settings.seeds)} seeds, with its 95 % bootstrap interval. A seed has "
+        f"{describe_median(len(settings.seeds))}. A seed has "
         f"failed if its training loss ends more than {FAILURE:g} times above that of the best "
         f"seed. Tests take {settings.finer} times as many solver steps as training, and start from "
         "the last training state with a constant past; the true past is that of the exact "

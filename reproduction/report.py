@@ -111,6 +111,8 @@ class Chapter:
         when = f" on {day(result.date)}" if result.date else ""
         known = result.seconds is not None and math.isfinite(result.seconds)
         took = f" The times of training add up to {duration(result.seconds)}." if known else ""
+        if result.waited is not None and math.isfinite(result.waited):
+            took = f" It took {duration(result.waited)}.{took}"
         run = f"Run{when}.{took}" if when else took
         cores = f", {machine['cores']} cores" if machine.get("cores") else ""
         device = f"Device: {machine['device']}{cores}." if machine.get("device") else ""

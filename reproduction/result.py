@@ -155,7 +155,10 @@ class TrainingTime:
 @dataclasses.dataclass(frozen=True)
 class Result:
     """The content of `result.json`. `finding` is one sentence, `figures` are the names of those
-    in the folder `figures`, the most telling one first. A quick run has no claims."""
+    in the folder `figures`, the most telling one first. A quick run has no claims.
+
+    `seconds` adds the times of all trainings, which run side by side, and `waited` is the time from
+    start to end; None if some trainings were there before."""
 
     experiment: str
     title: str = ""
@@ -166,6 +169,7 @@ class Result:
     machine: dict[str, Any] = dataclasses.field(default_factory=dict)
     date: str = ""
     seconds: Number = None
+    waited: Number = None
     trainings: Sequence[TrainingTime] = ()
     claims: Sequence[Claim] = ()
     tables: Sequence[ResultTable] = ()

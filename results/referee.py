@@ -29,8 +29,12 @@ COST = RESULTS.parent / "benchmarks" / "results" / "recomputed_past.json"
 
 HEAD = """# A referee's questions
 
-Made by `results/referee.py` from the measured numbers; do not edit. Each answer links to the place
-where the rest is.
+The reproduction of *Neural Piecewise-Constant Delay Differential Equations* (AAAI 2022), as a
+sceptical referee would examine it: do its results depend on seeds, on what the paper leaves open,
+or on the test set, and are the comparisons fair? Each answer gives the measured number and links to
+the place where the rest is.
+
+<!-- Made by results/referee.py from the measured numbers; do not edit. -->
 """
 
 

@@ -23,6 +23,7 @@ from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 from .. import plotting
 from ..plotting import COLOURS
 from .explore_sliders import (
+    SYMBOLS,
     ExploreError,
     ExplorerEquation,
     ExplorerState,
@@ -167,10 +168,10 @@ def _show_slider(state: ExplorerState, slider: Slider) -> html.Div:
     typed = dcc.Input(
         f"{value:.12g}", "text", debounce=True, id=box, className="value", autoComplete="off"
     )
-    limits = {"name": slider.name, "least": slider.least, "most": slider.most}
+    limits = {"name": slider.symbol, "least": slider.least, "most": slider.most}
     limits |= {"whole": slider.is_whole, "hint": _hint(state.equation, slider)}
     label = html.Label(
-        [f"{slider.name} ", html.Span(slider.about, className="about")],
+        [f"{slider.symbol} ", html.Span(slider.about, className="about")],
         # Dash writes the id of an element this way.
         htmlFor=json.dumps(box, sort_keys=True, separators=(",", ":")),
     )
@@ -183,7 +184,7 @@ def _show_slider(state: ExplorerState, slider: Slider) -> html.Div:
         ],
         className="slider",
         role="group",
-        **_aria(label=f"{slider.name}, {slider.about}"),
+        **_aria(label=f"{slider.symbol}, {slider.about}"),
     )
 
 
@@ -270,7 +271,7 @@ def _choose_equation(system: Any, clicks: Any, search: Any) -> tuple[Any, ...]:
         [_show_slider(state, slider) for slider in equation.sliders],
         _trajectory_title(equation),
         equation.diagram_title,
-        equation.axes,
+        [{"label": SYMBOLS.get(name, name), "value": name} for name in equation.axes],
         state.axis,
         refusal,
     )

@@ -22,6 +22,9 @@ class ExploreError(ValueError):
     """The page cannot be shown as asked; the message says why and what to do."""
 
 
+SYMBOLS = {"tau": "τ", "omega": "ω", "zeta": "ζ", "beta": "β", "gamma": "γ"}
+
+
 class Slider(NamedTuple):
     """A parameter between `low` and `high`. A typed value may lie outside, between `least` and
     `most`; the slider's range then grows."""
@@ -34,6 +37,11 @@ class Slider(NamedTuple):
     about: str
     least: float
     most: float
+
+    @property
+    def symbol(self) -> str:
+        """The name as formulas have it."""
+        return SYMBOLS.get(self.name, self.name)
 
     @property
     def is_whole(self) -> bool:
@@ -121,7 +129,7 @@ _LISTINGS = {
     "population": _Listing(
         "Population, with seasons",
         "x′ = a x(t) (1 − x(⌊t/τ⌋τ − lag·τ))",
-        30.0,
+        40.0,  # holds the cycle of 36 seasons at a = 3.2
         {
             "a": (0.2, 4.0, 0.01, -5.0, 10.0),
             "tau": (0.2, 1.5, 0.01, 0.2, 10.0),
@@ -193,6 +201,7 @@ def _make_equation(name: str, listing: _Listing) -> ExplorerEquation:
     for parameter, (low, high, step, *limits) in listing.ranges.items():
         least, most = limits or (low, high)
         about = "initial state" if parameter == "start" else describe_parameter(name, parameter)
+        about = about.removesuffix(f" {SYMBOLS.get(parameter)}").replace(" τ of", " of")
         value = float(values[parameter])
         sliders.append(Slider(parameter, low, high, step, value, about, least, most))
     title, formula, t1, _, top = listing

@@ -25,7 +25,7 @@ from ..analysis import KnotMap, Orbit, bifurcation, cobweb, knot_map
 from ..plotting import COLOURS, Figure, Line, Mark, Panel, Points, plotly_panels
 from ..systems import HeldSystem, Hutchinson, LinearSystem, System
 from ..training._machine import load
-from .explore_sliders import KNOTS, ExplorerState
+from .explore_sliders import KNOTS, SYMBOLS, ExplorerState
 from .long_run import LongRun, precisely
 from .simulate import log_field
 
@@ -132,7 +132,9 @@ def _draw_trajectory(
         marks.append(Line(ts, curve[:, i], name, colour))
         if len(instants):
             marks.append(Points(instants, knots[:, i], f"{name} at the knots", colour))
-    panel = Panel(marks, "", "t", ", ".join(names), xlim=(0.0, state.equation.t1))
+    # Dots at both ends are drawn whole.
+    t1 = state.equation.t1
+    panel = Panel(marks, "", "t", ", ".join(names), xlim=(-0.01 * t1, 1.01 * t1))
     return _draw(Figure("trajectory", "The solution and its knots.", [panel]))
 
 
@@ -393,7 +395,8 @@ def _draw_with_marker(
     here: np.ndarray,
 ) -> Drawing:
     marks: list[Mark] = [Line([0, 0], ends, "here", "orange"), Points([0], [0], "here", "orange")]
-    panel = Panel([*marks, *behind], "", state.axis, label, xlim=state.axis_range, ylim=ends)
+    name = SYMBOLS.get(state.axis, state.axis)
+    panel = Panel([*marks, *behind], "", name, label, xlim=state.axis_range, ylim=ends)
     drawing = _draw(Figure("diagram", "The long run over a parameter.", [panel]))
     for trace, moved in zip(drawing["data"], make_marker(state, here), strict=False):
         trace |= moved | {"zorder": 1}  # in front, but first in the list for updates

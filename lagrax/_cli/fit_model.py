@@ -38,7 +38,7 @@ MOST_REPEATED = 0.5
 MOST_SAMPLES = 1_000_000
 
 
-class Part(NamedTuple):
+class PredictedSeries(NamedTuple):
     """One series of a table with its predictions.
 
     - `predicted`: NaN up to the first sample whose past was measured.
@@ -62,7 +62,7 @@ class Fit:
 
     data: Path
     options: FitOptions
-    parts: list[Part]
+    parts: list[PredictedSeries]
     model: Identifier
     selection: Selection | None
     scores: list[Score]
@@ -440,7 +440,7 @@ def _fit_to(tables: Sequence[Measurements], model: Identifier) -> Identifier:
         return model.fit(ts, states, inputs)
 
 
-def _predict(tables: Sequence[Measurements], model: Identifier) -> list[Part]:
+def _predict(tables: Sequence[Measurements], model: Identifier) -> list[PredictedSeries]:
     """The predictions of each series, NaN up to the sample at which they start."""
     parts = []
     rows = zip(tables, model.predicted_from_, model.held_out_from_, strict=True)
@@ -448,7 +448,7 @@ def _predict(tables: Sequence[Measurements], model: Identifier) -> list[Part]:
         inputs = table.inputs if table.input_names else None
         predicted = np.array(model._predict_as_judged(table.ts, table.ys, inputs), float)
         predicted[:first] = np.nan
-        parts.append(Part(table, predicted, held_out))
+        parts.append(PredictedSeries(table, predicted, held_out))
     return parts
 
 

@@ -17,8 +17,9 @@ from .interval import Interval, IntervalSolution
 from .method import Method
 from .saving import make_room, save_step, save_step_in_loop
 from .solution import RESULTS
-from .steps import Stepper, is_finite, make_term, read_lags, select
-from .tape import Recording, State, make_coefficients
+from .steps import ExplicitRungeKutta, Stepper, is_finite, make_term, read_lags, select
+from .tape import Piece, Recording, State, make_coefficients
+from .vanishing import find_tolerances, iterate_step, make_constant, predict_step
 
 
 class AdaptiveState(eqx.Module):
@@ -30,6 +31,7 @@ class AdaptiveState(eqx.Module):
     - `accepted`, `rejected`: the numbers of steps so far.
     - `result`, `t`: the result so far, and the time that was reached.
     - `segments`, `taus`: what lags read next, and how long they were, if they are functions.
+    - `repeated`: how often steps were taken again since they read themselves.
     """
 
     dt: Real[Array, ""]
@@ -41,6 +43,7 @@ class AdaptiveState(eqx.Module):
     t: Real[Array, ""]
     segments: Int[Array, " lags"] | None = None
     taus: Real[Array, " lags"] | None = None
+    repeated: Int[Array, ""] | int = 0
 
 
 class AcceptedSteps(eqx.Module):
@@ -79,6 +82,12 @@ def start_adaptive(interval: Interval, method: Method, t1: Array) -> AdaptiveSta
     dt = jnp.maximum(t_next - interval.start, 2 * _resolution(interval.start, interval.length))
     zero, lags = jnp.asarray(0), interval.function_lags
     keeps_slope = method.keeps_slope(interval.field)
+    segments, taus = None, None
+    if lags is not None:
+        segments, taus = jnp.zeros(lags.low.shape, int), jnp.zeros_like(lags.low)
+    if method.vanishes and lags is not None:
+        slope = f(interval.start, interval.y)
+        segments = lags.find_first_segments(interval.start, interval.y, slope, interval.args)
     return AdaptiveState(
         dt=jnp.asarray(dt, interval.start.dtype),
         controller=jax.tree.map(jnp.asarray, state),
@@ -87,8 +96,9 @@ def start_adaptive(interval: Interval, method: Method, t1: Array) -> AdaptiveSta
         rejected=zero,
         result=RESULTS.successful,
         t=interval.start,
-        segments=None if lags is None else jnp.zeros(lags.low.shape, int),
-        taus=None if lags is None else jnp.zeros_like(lags.low),
+        segments=segments,
+        taus=taus,
+        repeated=zero,
     )
 
 
@@ -142,7 +152,9 @@ def record_steps(
     # on the tape, which stays where it is.
     empty = interval.length == 0
     count = new.accepted - state.accepted
-    recording = loop.recording.put_empty(row, loop.y, loop.slope, empty)
+    tape = loop.recording.tape
+    constant = interval.record(jax.tree.map(lambda x: x[None], loop.y), tape)
+    recording = loop.recording.put_empty(row, constant, loop.slope, empty)
     return loop.y, new, recording.finish(row, jnp.where(empty, 1, count), interval.end)
 
 
@@ -154,9 +166,13 @@ def _take_adaptive_steps(
     row: Any = None,
 ) -> tuple[_LoopState, AdaptiveState]:
     stepper = method.stepper
-    first = None if recording is None else recording.tape.first[row]
+    first = None
     if recording is not None:
-        interval = interval.with_tape(recording.tape, first, state.segments)
+        first, own = recording.tape.first[row], None
+        if method.vanishes:
+            like = recording.tape.take(first).coefficients
+            own = make_constant(interval.start, state.dt, interval.y, like)
+        interval = interval.with_tape(recording.tape, first, state.segments, own)
     f = interval.vector_field(stepper.looks_ahead)
     y, t, end = interval.y, interval.start, interval.end
     keeps_slope = method.keeps_slope(interval.field)
@@ -198,7 +214,7 @@ def _check_lags(interval: Interval, state: AdaptiveState) -> AdaptiveState:
     if lags is None:
         return state
     taus = lags.find_taus(interval.start, interval.y, interval.args)
-    left = ~lags.is_within_bounds(taus) & (state.result == RESULTS.successful)
+    left = ~lags.is_within_bounds(taus, state.dt) & (state.result == RESULTS.successful)
     result = RESULTS.where(left, RESULTS.lag_out_of_bounds, state.result)
     return dataclasses.replace(state, result=result, taus=taus)
 
@@ -260,8 +276,8 @@ def _make_advance(interval: Interval, f, method: Method, clip, begun: Array, fir
             # Read from the buffers themselves, since another tape would be a copy.
             of_step = interval.with_tape(now.recording.read(), first + number, state.segments)
             field = of_step.vector_field(stepper.looks_ahead)
-        lagged = read_lags(of_step, stepper, now.t, h)
-        y, error, info, slope, failed = stepper.step(field, now.t, h, now.y, now.slope, lagged)
+        outputs, coefficients, repeated = _try_step(of_step, method, field, now, h)
+        y, error, info, slope, failed = outputs
         # A step that leads nowhere, such as an implicit one without a solution, was too long. The
         # controller scales errors by the new state, so both are replaced.
         lost = ~is_finite(y)
@@ -276,9 +292,7 @@ def _make_advance(interval: Interval, f, method: Method, clip, begun: Array, fir
         # An accepted step that was clipped says little about the possible length, so the controller
         # goes on from its state before that step, which also knows whether dt is dtmin.
         clipped = accepted & (h < 0.99 * state.dt) & (dt <= state.dt)
-        passage, coefficients = None, None
-        if now.recording is not None:
-            coefficients = make_coefficients(stepper.interpolation, info)
+        passage = None
         if of_step.function_lags is not None:
             lags, args = of_step.function_lags, of_step.args
             passage = find_passage(lags, args, now.t, h, coefficients, now.retakes)
@@ -299,6 +313,7 @@ def _make_advance(interval: Interval, f, method: Method, clip, begun: Array, fir
         if recording is None:
             ends = eqxi.buffer_at_set(ends, number + 1, end_at, pred=accepted)
         else:
+            coefficients = interval.record(coefficients, recording.tape)
             recording = recording.put(first + number, t, coefficients, now.slope, accepted)
         new = _LoopState(
             t=t,
@@ -315,6 +330,7 @@ def _make_advance(interval: Interval, f, method: Method, clip, begun: Array, fir
                 t=t,
                 segments=state.segments,
                 taus=state.taus,
+                repeated=state.repeated + repeated,
             ),
             saved=saved,
             retakes=now.retakes,
@@ -327,6 +343,46 @@ def _make_advance(interval: Interval, f, method: Method, clip, begun: Array, fir
         return _pass_breakpoints(of_step, method, now, new, passage, first + number, accepted)
 
     return advance
+
+
+def _try_step(interval: Interval, method: Method, field, now: _LoopState, h: Array) -> tuple:
+    """What the stepper returns, and the coefficients of the step if there is a tape.
+
+    Also returns how often the step was taken again, since it reads itself.
+    """
+    stepper, lags = method.stepper, interval.function_lags
+
+    def take_step(field):
+        lagged = read_lags(interval, stepper, now.t, h)
+        outputs = stepper.step(field, now.t, h, now.y, now.slope, lagged)
+        coefficients = None
+        if now.recording is not None:
+            coefficients = make_coefficients(stepper.interpolation, outputs[2])
+        return outputs, coefficients
+
+    if not method.vanishes:
+        return *take_step(field), 0
+    assert lags is not None
+    assert lags.tape is not None
+    assert lags.limit is not None
+
+    def read_own(own: Piece) -> tuple:
+        of_own = interval.with_tape(lags.tape, lags.limit, lags.segments, own)
+        found: list = []
+        is_explicit = isinstance(stepper, ExplicitRungeKutta)
+        field = of_own.vector_field(stepper.looks_ahead, found=found if is_explicit else None)
+        outputs, coefficients = take_step(field)
+        # An implicit step reads within loops, and is iterated in any case.
+        depends = jnp.stack([jnp.any(reads.own) for reads in found]) if found else True
+        return (outputs, coefficients), Piece(now.t, now.t + h, coefficients), jnp.any(depends)
+
+    own = predict_step(lags.tape, lags.limit, now.t, h, now.y)
+    tolerances = find_tolerances(method.controller, now.t.dtype)
+    answer, done, count = iterate_step(read_own, own, tolerances)
+    (y, error, *rest, failed), coefficients = answer
+    error = jax.tree.map(lambda e: jnp.where(done, e, jnp.inf), error)
+    failed = RESULTS.where(done, failed, RESULTS.nonlinear_max_steps_reached)
+    return (y, error, *rest, failed), coefficients, count - 1
 
 
 def _pass_breakpoints(
@@ -345,7 +401,7 @@ def _pass_breakpoints(
     has_kink = ok & passage.passes & (passage.level < method.levels)
     breakpoints = breakpoints.put(step + 1, passage.level, has_kink)
     taus = lags.find_taus(new.t, new.y, interval.args)
-    left = ~lags.is_within_bounds(taus) & (state.result == RESULTS.successful)
+    left = ~lags.is_within_bounds(taus, state.dt) & (state.result == RESULTS.successful)
     state = dataclasses.replace(
         state,
         result=RESULTS.where(left, RESULTS.lag_out_of_bounds, state.result),

@@ -20,7 +20,8 @@ from jaxtyping import Array, PyTree
 from .delays import Hold
 from .interval import Interval
 from .steps import ExplicitRungeKutta, find_nodes, read_lags
-from .tape import State, Tape, add_piece, find_span, make_coefficients, move_times
+from .tape import Piece, Recorded, State, Tape, add_piece, find_span, make_coefficients, move_times
+from .vanishing import solve_transposed
 
 
 class Parts(NamedTuple):
@@ -44,8 +45,8 @@ def differentiate_on_tape(solve: Callable, parts: Parts, sources: PyTree) -> PyT
 
     `sources` are those of `Parts`, and the rows of the intervals. `solve` returns the final state,
     the states at the ends of intervals after and before jumps, the tape and other values without a
-    derivative, and as a second result the solver's states, which it keeps on demand. Without jumps
-    there are no states before them.
+    derivative. Its second result is for the backward pass: the whole tape and, on demand, the
+    solver's states. Without jumps there are no states before them.
     """
     moving, still = eqx.partition(sources, eqx.is_inexact_array)
     arrays, rest = eqx.partition(still, eqx.is_array)
@@ -55,8 +56,8 @@ def differentiate_on_tape(solve: Callable, parts: Parts, sources: PyTree) -> PyT
         return solve(eqx.combine(moving, arrays, rest), keep_states=False)[0]
 
     def run_forward(moving, arrays):
-        answer, states = solve(eqx.combine(moving, arrays, rest), keep_states=True)
-        return answer, (moving, arrays, answer[2], answer[3], states)
+        answer, (tape, states) = solve(eqx.combine(moving, arrays, rest), keep_states=True)
+        return answer, (moving, arrays, answer[2], tape, states)
 
     def run_backward(kept, cotangents):
         moving, arrays, before, tape, states = kept
@@ -114,7 +115,9 @@ def _pull_back(parts: Parts, sources, kept: tuple, y1: State, y1s: State, before
     start = _Cotangents(
         y1,
         zeros(eqx.filter(state, eqx.is_inexact_array)),
-        dataclasses.replace(tape, ts=jnp.zeros_like(tape.ts), coefficients=tape_bar.coefficients),
+        dataclasses.replace(
+            tape.drop_starts(), ts=jnp.zeros_like(tape.ts), coefficients=tape_bar.coefficients
+        ),
         zeros(y1s) if problem.grid.ages else None,
         jax.tree.map(lambda x: jnp.concatenate([jnp.zeros_like(x[:1]), x]), before),
         zeros(moving),
@@ -185,8 +188,16 @@ def _pull_back_interval(
         state = jax.tree.map(lambda x: x[j], states)
         coefficients_bar = jax.tree.map(lambda x: x[j], tape_bar.coefficients)
         reads, where = replay.read(interval, j, tape.start_of(j), state)
-        _, pull = eqx.filter_vjp(partial(replay.step, j), interval, tape.start_of(j), state, reads)
-        new = pull((y_bar, coefficients_bar, state_bar))
+        own = replay.own(j) if method.vanishes else None
+        _, pull = eqx.filter_vjp(
+            partial(replay.step, j), interval, tape.start_of(j), state, reads, own
+        )
+        if method.vanishes:
+            parts_bar = coefficients_bar.parts
+            pull_own = lambda bar: pull((y_bar, Recorded(bar, parts_bar), state_bar))[4]
+            own_bar = solve_transposed(pull_own, coefficients_bar.state)
+            coefficients_bar = Recorded(own_bar, parts_bar)
+        new = pull((y_bar, coefficients_bar, state_bar))[:4]
         if method.steps is None:
             new = jax.tree.map(lambda x: jnp.where(active, x, 0), new)
             keep = lambda new, old: jax.tree.map(lambda n, o: jnp.where(active, n, o), new, old)
@@ -283,7 +294,7 @@ class _Replay(NamedTuple):
         if not interval.reads_tape:
             return None, None
         if not isinstance(self.method.stepper, ExplicitRungeKutta):
-            return (self.tape.ts, self.tape.coefficients), None
+            return (self.tape.ts, self.tape.drop_starts().coefficients), None
         interval = self._with_tape(interval, j, self.tape)
         t, h = self._span(interval, j)
         fixed = None
@@ -303,7 +314,7 @@ class _Replay(NamedTuple):
         if not interval.reads_tape:
             return None, None
         if not isinstance(self.method.stepper, ExplicitRungeKutta):
-            return (self.tape.ts, self.tape.coefficients), None
+            return (self.tape.ts, self.tape.drop_starts().coefficients), None
         interval = self._with_tape(interval, j, self.tape)
         fixed = None
         if interval.lags is not None:
@@ -336,10 +347,15 @@ class _Replay(NamedTuple):
         ts, coefficients = _add((tape_bar.ts, tape_bar.coefficients), reads_bar)
         return dataclasses.replace(tape_bar, ts=ts, coefficients=coefficients)
 
-    def step(self, j: Array, interval: Interval, y: State, state: PyTree, reads: PyTree):
-        """The state after step j, its polynomial, and the solver's state."""
+    def step(
+        self, j: Array, interval: Interval, y: State, state: PyTree, reads: PyTree, own: PyTree
+    ):
+        """The state after step j, its polynomial, and the solver's state.
+
+        `own` are the coefficients of the step, which it reads itself if lags vanish.
+        """
         stepper = self.method.stepper
-        interval, fixed, known = self._with_reads(interval, j, reads)
+        interval, fixed, known = self._with_reads(interval, j, reads, own)
         t, h = self._span(interval, j)
         if self.method.steps is not None and not isinstance(stepper, ExplicitRungeKutta):
             y, info, state, _ = stepper.step_or_stay(interval, t, h, y, state)
@@ -348,12 +364,16 @@ class _Replay(NamedTuple):
             lagged = read_lags(interval, stepper, t, h, fixed)
             y, _, info, state, _ = stepper.step(f, t, h, y, state, lagged)
         state = eqx.filter(state, eqx.is_inexact_array)
-        return y, make_coefficients(stepper.interpolation, info), state
+        coefficients = make_coefficients(stepper.interpolation, info)
+        return y, interval.record(coefficients, self.tape.drop_starts()), state
 
     def begin(self, j: Array, interval: Interval, y: State, reads: PyTree) -> PyTree:
         """The solver's state at the start of the interval."""
         stepper = self.method.stepper
-        interval, fixed, known = self._with_reads(interval, j, reads)
+        own = None
+        if self.method.vanishes:
+            own = jax.tree.map(lambda y, c: jnp.zeros_like(c).at[0].set(y), y, self.own(j))
+        interval, fixed, known = self._with_reads(interval, j, reads, own)
         f = interval.vector_field(stepper.looks_ahead, known)
         if interval.lags is not None and isinstance(stepper, ExplicitRungeKutta):
             lagged = interval.lags.read(interval.start, jnp.array(True), None, fixed)
@@ -363,24 +383,32 @@ class _Replay(NamedTuple):
         state = stepper.begin(of_start, interval.start, self._span(interval, j)[1], y)
         return eqx.filter(state, eqx.is_inexact_array)
 
+    def own(self, j: Array) -> PyTree:
+        """The coefficients of step j, which it reads itself if lags vanish."""
+        return jax.tree.map(lambda x: x[j], self.tape.coefficients.state)
+
     def _span(self, interval: Interval, j: Array) -> tuple[Array, Array]:
         start, length = interval.start, interval.length
         return find_span(self.tape, j, self.number, start, length, self.method.steps)
 
-    def _with_reads(self, interval: Interval, j: Array, reads: PyTree) -> tuple:
+    def _with_reads(self, interval: Interval, j: Array, reads: PyTree, own: PyTree) -> tuple:
         """The interval that reads this part of the tape, and the parts for each kind of lag."""
         if not interval.reads_tape:
             return interval, None, None
         if isinstance(self.method.stepper, ExplicitRungeKutta):
             fixed, known = reads
             known = None if interval.function_lags is None else iter(known)
-            return self._with_tape(interval, j, self.tape), fixed, known
+            return self._with_tape(interval, j, self.tape, own), fixed, known
         ts, coefficients = reads
-        tape = dataclasses.replace(self.tape, ts=ts, coefficients=coefficients)
-        return self._with_tape(interval, j, tape), None, None
+        tape = dataclasses.replace(self.tape.drop_starts(), ts=ts, coefficients=coefficients)
+        return self._with_tape(interval, j, tape, own), None, None
 
-    def _with_tape(self, interval: Interval, j: Array, tape: Tape) -> Interval:
-        """The interval that reads this tape in step j."""
+    def _with_tape(self, interval: Interval, j: Array, tape: Tape, own: PyTree = None) -> Interval:
+        """The interval that reads this tape in step j, whose own coefficients are `own`."""
         if tape.breakpoints is None:
             return interval.with_tape(tape, tape.first[self.number])
-        return interval.with_tape(tape, j, tape.breakpoints.segments[j])
+        piece = None
+        if self.method.vanishes:
+            t, h = self._span(interval, j)
+            piece = Piece(t, t + h, self.own(j) if own is None else own)
+        return interval.with_tape(tape, j, tape.breakpoints.segments[j], piece)

@@ -87,12 +87,15 @@ class Hold(eqx.Module):
     - `lag`: the number of instants to look back from the last one.
     - `times`: increasing instants, instead of `tau`.
     - `before_jumps`: at the instant of a `Jump`, samples the state before it instead of after it.
+    - `of`: a function of the state that the field gets in place of the state, such as
+      `lambda y: y["level"]`.
     """
 
     tau: RealScalar | Learn | None
     times: Float[Array, " instants"] | np.ndarray | None
     lag: int = eqx.field(static=True)
     before_jumps: bool = eqx.field(static=True, repr=False)
+    of: Callable | None = eqx.field(repr=False)
 
     def __init__(
         self,
@@ -101,6 +104,7 @@ class Hold(eqx.Module):
         lag: int = 0,
         times: Sequence[RealScalar] | Real[ArrayLike, " instants"] | None = None,
         before_jumps: bool = False,
+        of: Callable | None = None,
     ):
         if (tau is None) == (times is None):
             raise ValueError(
@@ -117,6 +121,7 @@ class Hold(eqx.Module):
         self.times = None if times is None else check_instants(times, "Hold", "times")
         self.lag = int(lag)
         self.before_jumps = bool(before_jumps)
+        self.of = check_part(of, "Hold")
 
 
 class LagEntry(eqx.Module):
@@ -131,11 +136,14 @@ class LagEntry(eqx.Module):
     - `smooths`: whether a kink becomes one order smoother on its way through the lag. Otherwise
       kinks are followed without end, and the entry jumps at them.
     - `needs_state`: whether `complete` uses the state.
+    - `of`: a function of the state, whose result is read in place of the state.
     """
 
     reads: ClassVar[ReadKind] = "states"
     smooths: ClassVar[bool] = True
     needs_state: ClassVar[bool] = False
+
+    of: eqx.AbstractVar[Callable | None]
 
     @property
     @abc.abstractmethod
@@ -191,14 +199,19 @@ class Lag(LagEntry):
       the field gets the states stacked in front, which compiles faster than an entry for each.
       Everything that a function uses is differentiable, such as the parameters of an `eqx.Module`.
     - `low`: a bound from below for the values of a function. No interval is longer, so give the
-      largest that you are sure of.
+      largest that you are sure of. With `low=0` the lag may vanish. A step that reads itself is
+      iterated, which costs a few times as much.
     - `high`: a bound from above, by default none. The past is needed so far back. A lag that leaves
       its bounds ends the solve with `RESULTS.lag_out_of_bounds`.
+    - `of`: a function of the state whose past is wanted, such as `lambda y: y["level"]`. If no
+      delay wants the whole state, no lag is a function, and the state is saved at `t1` alone, only
+      that is kept of each step.
     """
 
     tau: RealScalar | Real[ArrayLike, " lags"] | Learn | Callable
-    low: float | None
-    high: float | None
+    low: float | None = eqx.field(static=True)
+    high: float | None = eqx.field(static=True)
+    of: Callable | None = eqx.field(repr=False)
 
     def __init__(
         self,
@@ -206,14 +219,18 @@ class Lag(LagEntry):
         *,
         low: float | int | None = None,
         high: float | int | None = None,
+        of: Callable | None = None,
     ):
         self.tau = tau if callable(tau) else check_period(tau, "Lag", several=True)
         self.low, self.high = _checked_bounds(low, high, callable(tau))
+        self.of = check_part(of, "Lag")
 
     @property
     def taus(self) -> Any:
-        """The lag, or a row of lags, or the lower bound of a function."""
-        return self.low if callable(self.tau) else self.tau
+        """The lag, or a row of lags, or the lower bound of a function if it is not 0."""
+        if not callable(self.tau):
+            return self.tau
+        return np.full(1 if self.low else 0, self.low)
 
     @property
     def kinks(self) -> Any:
@@ -306,7 +323,9 @@ def with_periods(delays: Sequence[Delay], periods: Sequence[RealScalar]) -> list
 
 
 def has_one_period(delay: Any) -> bool:
-    """Whether a delay is a `Hold`, or a `Lag` of a single number that may be learned."""
+    """Whether a delay of the whole state is a `Hold`, or a `Lag` of one number, or of a `Learn`."""
+    if not isinstance(delay, (Hold, Lag)) or delay.of is not None:
+        return False
     return isinstance(delay, Hold) or (_has_one_time(delay) and not is_function(delay))
 
 
@@ -330,15 +349,40 @@ def find_moving(delays: Sequence[Any]) -> tuple[int, ...]:
     return tuple(i for i, d in enumerate(delays) if _has_one_time(d))
 
 
+def make_example(entry: LagEntry, y: PyTree[Array]) -> PyTree[Array]:
+    """An entry with the shapes and types that the field gets."""
+    y = y if entry.of is None else entry.of(y)
+    read = jax.tree.map(lambda x: x[0], y) if entry.reads == "components" else y
+    shape = np.shape(entry.taus)
+    values = jax.tree.map(lambda x: jnp.broadcast_to(x, (*shape, *x.shape)), read)
+    return entry.complete(entry.assemble(values), y)
+
+
+def list_fixed_lags(delays: Sequence[Any]) -> list[LagEntry]:
+    """The lags that are not read in each stage (see `find_moving`)."""
+    moving = find_moving(delays)
+    return [d for i, d in enumerate(delays) if isinstance(d, LagEntry) and i not in moving]
+
+
 def list_periods(delays: Sequence[Entry]) -> list[Any]:
     """Lists the periods and the lags of delays, as numbers or arrays of any shape."""
     periods = []
     for d in delays:
         if isinstance(d, LagEntry):
-            periods.append(d.taus)
+            periods += [d.taus] if np.size(d.taus) else []
         elif isinstance(d, Hold) and d.tau is not None:
             periods.append(d.tau)
     return periods
+
+
+def check_part(of: Any, who: str) -> Callable | None:
+    """Checks a function of the state, given as `of`."""
+    if of is not None and not callable(of):
+        raise TypeError(
+            f"{who} got of={format_value(of)}; expected a function of the state, such as "
+            "lambda y: y['level']."
+        )
+    return of
 
 
 def _checked_bounds(low: Any, high: Any, needed: bool) -> tuple[float | None, float | None]:
@@ -353,16 +397,18 @@ def _checked_bounds(low: Any, high: Any, needed: bool) -> tuple[float | None, fl
     if low is None:
         raise ValueError(
             "Lag got a function without low; expected a bound from below for its values, such as "
-            "Lag(function, low=0.5)."
+            "Lag(function, low=0.5), or low=0 if the lag may vanish."
         )
     high = math.inf if high is None else high
     for name, value in (("low", low), ("high", high)):
         is_open = name == "high" and not is_traced(value) and value == math.inf
-        if is_traced(value) or not (is_open or (is_number(value) and value > 0)):
+        if is_traced(value) or not (is_open or (is_number(value) and value >= 0)):
             raise ValueError(
-                f"Lag got {name}={format_value(value)}; expected a positive number that is known "
-                "when the program is compiled."
+                f"Lag got {name}={format_value(value)}; expected a number of at least 0 that is "
+                "known when the program is compiled."
             )
+    if high == 0:
+        raise ValueError("Lag got high=0; expected a positive number. A lag of 0 is the state.")
     if not low <= high:
         raise ValueError(f"Lag got low={low!r} and high={high!r}; expected low <= high.")
     return float(low), float(high)

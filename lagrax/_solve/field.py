@@ -11,8 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from .delays import Entry, Input, LagEntry, describe
-from .history import make_example
+from .delays import Entry, Hold, Input, LagEntry, describe, is_function, make_example
 from .inputs import example_of_input, read_inputs
 
 
@@ -62,7 +61,7 @@ def make_fields(
     """Traces each field once, so that an invalid one raises here. `num` counts the intervals."""
     made = [make_field(f, t, y, args, delays) for f in fields]
     jaxprs = [_trace(f, t, y, args, delays) for f in made]
-    used = [_used_inputs(j, [True] * len(j.outvars)) for j in jaxprs]
+    used = [find_used_inputs(j, [True] * len(j.outvars)) for j in jaxprs]
     has_lines = any(isinstance(d, Input) and d.linear for d in delays)
     moves = has_lines or any(isinstance(d, LagEntry) for d in delays)
     is_constant = not moves and not any(any(inputs) for inputs in used)
@@ -94,8 +93,12 @@ def _prepare_and_evaluate(
 
 def _example_history(y: PyTree, delays: Sequence[Entry]) -> tuple:
     def example(delay: Entry) -> PyTree:
+        if is_function(delay):
+            return y if delay.of is None else delay.of(y)
         if isinstance(delay, LagEntry):
             return make_example(delay, y)
+        if isinstance(delay, Hold) and delay.of is not None:
+            return delay.of(y)
         return example_of_input(delay) if isinstance(delay, Input) else y
 
     return tuple(example(d) for d in delays)
@@ -233,7 +236,7 @@ def _trace(field: Field, t: Array, y: PyTree, args: PyTree, delays: Sequence[Ent
     return jax.make_jaxpr(evaluate)(t, y).jaxpr
 
 
-def _used_inputs(jaxpr: Any, wanted: list[bool]) -> list[bool]:
+def find_used_inputs(jaxpr: Any, wanted: list[bool]) -> list[bool]:
     """Which inputs of a jaxpr its wanted outputs depend on."""
     live = {v for v, w in zip(jaxpr.outvars, wanted, strict=True) if w and _is_variable(v)}
     for eqn in reversed(jaxpr.eqns):
@@ -242,7 +245,7 @@ def _used_inputs(jaxpr: Any, wanted: list[bool]) -> list[bool]:
             continue
         inner = eqn.params.get("jaxpr")
         if eqn.primitive.name in ("jit", "pjit") and inner is not None:
-            inputs = _used_inputs(inner.jaxpr, outputs)
+            inputs = find_used_inputs(inner.jaxpr, outputs)
         else:
             inputs = [True] * len(eqn.invars)
         live |= {v for v, n in zip(eqn.invars, inputs, strict=True) if n and _is_variable(v)}

@@ -31,6 +31,7 @@ class FunctionLags(eqx.Module):
     - `places`: their entries of the history.
     - `functions`, `low`, `high`: the lags as functions of t, y and args, and their bounds.
     - `initial`, `t0`: the initial function, and the time up to which it gives the state.
+    - `parts`: the functions of the state that are wanted in place of the state, or None.
     - `tape`, `limit`: the solution so far, of which steps before number `limit` may be read.
     - `segments`: the stretch between breakpoints that each lag reads (see `Breakpoints`). None with
       equal steps, which cross breakpoints, so that the delayed time alone decides.
@@ -43,6 +44,7 @@ class FunctionLags(eqx.Module):
     high: Real[Array, " lags"]
     initial: Callable
     t0: Real[Array, ""]
+    parts: list[Callable | None]
     tape: Tape | None = None
     limit: Int[Array, ""] | None = None
     segments: Int[Array, " lags"] | None = None
@@ -59,11 +61,25 @@ class FunctionLags(eqx.Module):
         """
         return t - clip(self.find_taus(t, y, args), self.low, self.high, jnp)
 
-    def is_within_bounds(self, taus: Real[Array, " lags"]) -> Bool[Array, ""]:
-        """Whether all lags are within their bounds, up to rounding."""
-        taus, low, high = lax.stop_gradient((taus, self.low, self.high))
+    def is_within_bounds(self, taus: Real[Array, " lags"], dt: Real[Array, ""]) -> Bool[Array, ""]:
+        """Whether all lags are within their bounds, up to rounding.
+
+        A lag that touches 0 is less than that by the error of the solution. It may be so by a
+        fraction of the length `dt` of a step.
+        """
+        taus, low, high, dt = lax.stop_gradient((taus, self.low, self.high, dt))
         slack = 64 * jnp.finfo(taus.dtype).eps * jnp.maximum(jnp.abs(low), jnp.abs(taus))
-        return jnp.all((taus >= low - slack) & (taus <= high + slack))
+        below = jnp.where(low == 0, 0.01 * dt, slack)
+        return jnp.all((taus >= low - below) & (taus <= high + slack))
+
+    def find_first_segments(
+        self, t: Real[Array, ""], y: State, slope: State, args: PyTree
+    ) -> Int[Array, " lags"]:
+        """The stretches that lags read after t0: after it if they vanish there, or before it."""
+        one = jnp.ones_like(t)
+        find = lambda t, y: self.find_times(t, y, args)
+        times, speed = jax.jvp(find, (t, y), (one, slope))
+        return jnp.where((times >= t - self._resolution(times)) & (speed > 0), 1, 0)
 
     def locate(self, times: Real[Array, " lags"], right: Bool[Array, ""]) -> Reads:
         """The places of the delayed times on the tape.
@@ -88,12 +104,13 @@ class FunctionLags(eqx.Module):
             step = jnp.clip(step, begin, jnp.maximum(begin, end))
         # With `is_first` nothing is on the tape yet.
         early |= last < 0
-        return Reads(jnp.maximum(step, 0), early, ~early & (step == self.limit))
+        own = ~early & (step == self.limit) if self.own is not None else jnp.zeros_like(early)
+        return Reads(jnp.maximum(step, 0), early, own)
 
     def take(self, reads: Reads) -> Piece:
         """The polynomials of the steps that are read."""
         assert self.tape is not None
-        return self.tape.take(reads.step)
+        return self.tape.take(jnp.where(reads.own, jnp.maximum(reads.step - 1, 0), reads.step))
 
     def evaluate(self, times: Real[Array, " lags"], reads: Reads, pieces: Piece) -> list[State]:
         """The delayed states, each of one lag.
@@ -108,7 +125,9 @@ class FunctionLags(eqx.Module):
         if self.own is not None:
             own = jax.vmap(self.own.evaluate)(jnp.where(reads.own, times, self.own.begin))
             values = jax.tree.map(lambda o, v: choose(reads.own, o, v), own, values)
-        return [jax.tree.map(lambda x: x[i], values) for i in range(len(self.functions))]  # noqa: B023
+        split = lambda i: jax.tree.map(lambda x: x[i], values)
+        states = [split(i) for i in range(len(self.functions))]
+        return [y if of is None else of(y) for y, of in zip(states, self.parts, strict=True)]
 
     def read(
         self,
@@ -191,6 +210,7 @@ def make_function_lags(delays: Sequence[Any], initial: Callable, t0: Array) -> F
     as_time = lambda x: jnp.asarray(x, t0.dtype)
     fixed = lambda tau: eqx.Partial(lambda tau, t, y, args: tau, as_time(tau))
     functions: list[Any] = [lag.tau if is_function(lag) else fixed(lag.tau) for lag in lags]
-    low = [as_time(lag.taus) for lag in lags]
+    parts = [lag.of for lag in lags]
+    low = [as_time(lag.low if is_function(lag) else lag.tau) for lag in lags]
     high = [as_time(lag.high if is_function(lag) else lag.tau) for lag in lags]
-    return FunctionLags(places, functions, jnp.stack(low), jnp.stack(high), initial, t0)
+    return FunctionLags(places, functions, jnp.stack(low), jnp.stack(high), initial, t0, parts)

@@ -171,7 +171,8 @@ def _keep_times(delay: Entry) -> Any:
     """A delay without samples, kernels and the like, which may be traced if the times are not."""
     if isinstance(delay, LagEntry):
         return _LagTimes(delay.taus, delay.kinks, delay.smooths)
-    return eqx.tree_at(lambda d: d.us, delay, None) if isinstance(delay, Input) else delay
+    where = (lambda d: d.us) if isinstance(delay, Input) else (lambda d: d.of)
+    return eqx.tree_at(where, delay, None, is_leaf=lambda x: x is None)
 
 
 def _look_up_in_order(delays, others, sources: "_Sources", owner, points, t0, t1, slack) -> tuple:
@@ -277,11 +278,12 @@ def _candidates(
     if others.jump_ts is not None:
         found.append(xp.asarray(others.jump_ts))
     of_lags = [d for d in delays if isinstance(d, _LagTimes)]
-    if not of_lags:
+    bounds = _join_lags([d.taus for d in of_lags], xp)
+    if not bounds.size:
         return found, sources, len(found)
     lags = _join_lags([d.kinks for d in of_lags], xp)
     # No interval may be longer than the shortest lag, so that lags only read known states.
-    shortest = xp.min(_join_lags([d.taus for d in of_lags], xp))
+    shortest = xp.min(bounds)
     levels = _count_levels(of_lags, lags, levels, t0, t1, intervals, xp)
     only_lag = _is_single_lag(delays, others)
     if xp is np and not only_lag:
@@ -371,6 +373,8 @@ def _covers_span(delays: Sequence[Any], jump_times, t0, t1, intervals, slack):
             covered &= jnp.all(jnp.isfinite(times)) & jnp.all(jnp.diff(times) > 0)
             continue
         is_lag = isinstance(delay, _LagTimes)
+        if is_lag and not np.size(delay.taus):
+            continue
         tau = jnp.min(jnp.asarray(delay.taus)) if is_lag else jnp.asarray(delay.tau)
         first = t0 if is_lag else _floor(t0 / tau, slack, jnp) * tau
         reach = first + intervals * tau

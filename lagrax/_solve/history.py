@@ -55,9 +55,11 @@ class LagReader(eqx.Module):
     """Reads the entries of all lags, from the initial function and the tape.
 
     Entries that read the same kind of values form a group, and each group is one search and one
-    gather. `reaches` says whether any lag reaches a time after t0; if not, there is no tape.
-    `is_first` says that no interval lies behind this one, so that there is nothing on the tape yet,
-    and `is_late` that no lag reaches the initial function any more.
+    gather. An entry with a function `of` is a group of its own.
+
+    `reaches` says whether any lag reaches a time after t0; if not, there is no tape. `is_first`
+    says that no interval lies behind this one, so that there is nothing on the tape yet, and
+    `is_late` that no lag reaches the initial function any more.
     """
 
     entries: list[LagEntry]
@@ -76,12 +78,12 @@ class LagReader(eqx.Module):
         """The polynomials that `locate` found, for each group."""
         assert self.tape is not None
         groups = zip(self._groups(), steps, strict=True)
-        return [self.tape.take(step, group.components) for group, step in groups]
+        return [self.tape.take(step, group.components, group.part) for group, step in groups]
 
     def add(self, tape: Tape, steps: list[Int[Array, "... lags"]], pieces: list[Piece]) -> Tape:
         """Adds to the entries of a tape. The transpose of `take`."""
         for group, step, piece in zip(self._groups(), steps, pieces, strict=True):
-            tape = add_piece(tape, step, piece, group.components)
+            tape = add_piece(tape, step, piece, group.components, group.part)
         return tape
 
     def read(
@@ -113,22 +115,31 @@ class LagReader(eqx.Module):
 
     def complete(self, entries: list[PyTree], y: State) -> list[PyTree]:
         """The entries that the field gets, given those of `read` and the state at time t."""
-        return [e.complete(x, y) for e, x in zip(self.entries, entries, strict=True)]
+        pairs = zip(self.entries, entries, strict=True)
+        return [e.complete(x, y if e.of is None else e.of(y)) for e, x in pairs]
 
     def _groups(self) -> "list[_Group]":
-        groups = []
-        for reads in dict.fromkeys(e.reads for e in self.entries):
-            numbers = [i for i, e in enumerate(self.entries) if e.reads == reads]
-            groups.append(_Group(numbers, [self.entries[i] for i in numbers], reads))
+        groups, parts = [], 0
+        for reads in dict.fromkeys(e.reads for e in self.entries if e.of is None):
+            numbers = [i for i, e in enumerate(self.entries) if e.reads == reads and e.of is None]
+            groups.append(_Group(numbers, [self.entries[i] for i in numbers], reads, None))
+        for i, entry in enumerate(self.entries):
+            if entry.of is not None:
+                groups.append(_Group([i], [entry], entry.reads, parts))
+                parts += 1
         return groups
 
 
 class _Group(NamedTuple):
-    """The entries of a `LagReader` that read the same kind of values, and their numbers there."""
+    """The entries of a `LagReader` that read the same kind of values, and their numbers there.
+
+    `part` is the number of the part of the state that they read on the tape, None for all of it.
+    """
 
     numbers: list[int]
     entries: list[LagEntry]
     reads: str
+    part: int | None
 
     @property
     def components(self) -> Array | None:
@@ -187,9 +198,12 @@ class _Group(NamedTuple):
 
     def _read_initial(self, reader: LagReader, times: Array, ahead) -> PyTree:
         """The values of the initial function."""
-        function = reader.initial
+        function = initial = reader.initial
+        of = self.entries[0].of
+        if of is not None:
+            function = initial = lambda t: of(reader.initial(t))
         if self.reads == "slopes":
-            function = lambda t: jax.jvp(reader.initial, (t,), (jnp.ones_like(t),))[1]
+            function = lambda t: jax.jvp(initial, (t,), (jnp.ones_like(t),))[1]
         extrapolated = function
         if ahead is not None:
             extrapolated = lambda t: extrapolate(function, t, ahead)
@@ -228,15 +242,6 @@ def make_lag_reader(
     beyond, scale = lax.stop_gradient((start - longest - t0, jnp.maximum(jnp.abs(t0), longest)))
     is_late = beyond > 64 * jnp.finfo(t0.dtype).eps * scale
     return LagReader(entries, initial, t0, is_first, is_late, reaches)
-
-
-def make_example(entry: LagEntry, y: State) -> PyTree[Array]:
-    """An entry with the shapes and types that the field gets."""
-    if entry.reads == "components":
-        y = jax.tree.map(lambda x: x[0], y)
-    shape = jnp.shape(entry.taus)
-    values = jax.tree.map(lambda x: jnp.broadcast_to(x, (*shape, *x.shape)), y)
-    return entry.complete(entry.assemble(values), y)
 
 
 # Places at which a function is evaluated to extrapolate it by one, and their Lagrange weights.

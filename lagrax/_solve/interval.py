@@ -15,8 +15,9 @@ from jaxtyping import Array, Float, PyTree, Real
 from .field import Field
 from .function_lags import FunctionLags
 from .history import LagReader, extrapolate
+from .parts import record_parts
 from .solution import RESULTS
-from .tape import State, Tape
+from .tape import Piece, Recorded, State, Tape
 
 VectorField = Callable[..., State]
 
@@ -50,19 +51,30 @@ class Interval(eqx.Module):
         return self.start + self.length
 
     def with_tape(
-        self, tape: Tape | None, limit: Any = None, segments: Array | None = None
+        self,
+        tape: Tape | None,
+        limit: Any = None,
+        segments: Array | None = None,
+        own: Piece | None = None,
     ) -> "Interval":
         """The interval whose lags read this tape, if they read any.
 
-        Lags that are functions read steps before number `limit`, by default those before the
-        interval, and `segments` of them (see `FunctionLags`).
+        Lags that are functions read steps before number `limit`, `segments` of these, and the step
+        that is being taken, of which `own` is an approximation (see `FunctionLags`).
         """
         lags, functions = self.lags, self.function_lags
         if lags is not None and lags.reaches:
             lags = dataclasses.replace(lags, tape=tape)
         if functions is not None:
-            functions = dataclasses.replace(functions, tape=tape, limit=limit, segments=segments)
+            functions = dataclasses.replace(
+                functions, tape=tape, limit=limit, segments=segments, own=own
+            )
         return dataclasses.replace(self, lags=lags, function_lags=functions)
+
+    def record(self, coefficients: PyTree, tape: Tape) -> Recorded:
+        """What a tape like this one keeps of one step, given the polynomial of the state."""
+        entries = [] if self.lags is None or not self.lags.reaches else self.lags.entries
+        return record_parts(entries, coefficients, tape.powers)
 
     def vector_field(
         self, looks_ahead: bool = False, known: Iterator | None = None, found: list | None = None

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Int, PyTree, Real
 
 from .arguments import check_whole, format_value, is_traced, real_array
-from .delays import LagEntry, Learn, ReadKind, RealScalar, check_period, check_positive
+from .delays import LagEntry, Learn, ReadKind, RealScalar, check_part, check_period, check_positive
 
 # Every lag of a matrix makes a breakpoint for every kink. With more lags there are too many.
 MOST_KINKS = 100
@@ -39,16 +39,25 @@ class Distributed(LagEntry):
       Several kernels at once have another axis in front.
     - `upto`: the largest age. An array is differentiable. A kernel without an end is cut off there.
     - `nodes`: the number of nodes.
+    - `of`: a function of the state that is integrated in place of the state (see `Lag`).
     """
 
     kernel: Callable
     upto: RealScalar
+    of: Callable | None = eqx.field(repr=False)
     nodes: int = eqx.field(static=True)
     weights: Real[Array, " nodes ..."] | None
 
     needs_state: ClassVar[bool] = True
 
-    def __init__(self, kernel: Callable, upto: RealScalar, *, nodes: int = 16):
+    def __init__(
+        self,
+        kernel: Callable,
+        upto: RealScalar,
+        *,
+        nodes: int = 16,
+        of: Callable | None = None,
+    ):
         if not callable(kernel):
             raise TypeError(
                 f"Distributed got kernel={format_value(kernel)}; expected a function of the age s."
@@ -58,6 +67,7 @@ class Distributed(LagEntry):
         check_whole("Distributed", "nodes", nodes, 2, MOST_NODES, "The shortest lag gets tiny.")
         self.kernel = kernel
         self.upto = check_period(upto, "Distributed", "upto")
+        self.of = check_part(of, "Distributed")
         self.nodes = int(nodes)
         self.weights = None
 
@@ -117,7 +127,8 @@ class LagMatrix(LagEntry):
     its own time from each node to each other one. All lags are one read of the solution so far. A
     field computes with the matrix, for example `jnp.sum(weights * history[0], axis=1)`.
 
-    The first axis of the state, which is one array, counts the nodes. Further axes are kept.
+    The first axis of the state, which is one array, counts the nodes. Further axes are kept. If the
+    state has several arrays, `of` selects one.
 
     Kinks are followed through the lags of a matrix if there are at most 100 of them. In larger
     networks steps go across kinks, which are weak there, since each comes through one link. No
@@ -130,16 +141,19 @@ class LagMatrix(LagEntry):
       entries are then 0 and whose lags are ignored; they may be 0. For sparse networks give two
       rows of whole numbers (i, j) and in `tau` one lag for each link. The field then gets a row
       with one entry for each link, to be added up by `jax.ops.segment_sum`.
+    - `of`: a function of the state that gives this array, such as `lambda y: y[0]` (see `Lag`).
     """
 
     tau: Real[Array, "..."] | np.ndarray
     linked: Bool[Array, "nodes nodes"] | np.ndarray | None
     sources: Int[Array, " links"] | np.ndarray | None
+    of: Callable | None = eqx.field(repr=False)
     size: int = eqx.field(static=True)
 
     reads: ClassVar[ReadKind] = "components"
 
-    def __init__(self, tau: Any, links: Any = None):
+    def __init__(self, tau: Any, links: Any = None, *, of: Callable | None = None):
+        self.of = check_part(of, "LagMatrix")
         tau = tau if is_traced(tau) or isinstance(tau, jax.Array) else real_array(tau)
         self.linked = self.sources = None
         if isinstance(links, tuple):
@@ -181,7 +195,8 @@ class LagMatrix(LagEntry):
         if count < self.size or (self.sources is None and count > self.size):
             raise ValueError(
                 f"LagMatrix is for {self.size} nodes and got a state of shapes {shapes}; expected "
-                f"one array with {self.size} numbers or rows along its first axis."
+                f"one array with {self.size} numbers or rows along its first axis. "
+                "Select one by of=, such as LagMatrix(tau, of=lambda y: y[0])."
             )
         return self
 
@@ -253,14 +268,17 @@ class Slope(LagEntry):
 
     - `tau`: the lag, or a row of lags, whose slopes are stacked in front. An array is
       differentiable.
+    - `of`: a function of the state whose slope is wanted (see `Lag`).
     """
 
     tau: RealScalar | Real[ArrayLike, " lags"]
+    of: Callable | None = eqx.field(repr=False)
 
     reads: ClassVar[ReadKind] = "slopes"
     smooths: ClassVar[bool] = False
 
-    def __init__(self, tau: RealScalar | Real[ArrayLike, " lags"]):
+    def __init__(self, tau: RealScalar | Real[ArrayLike, " lags"], *, of: Callable | None = None):
+        self.of = check_part(of, "Slope")
         if isinstance(tau, Learn):
             raise TypeError(f"Slope got tau={tau!r}; expected a positive number.")
         self.tau = check_period(tau, "Slope", several=True)

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import diffrax
 
-from .delays import Entry, Hold, Input, LagEntry, find_moving
+from .delays import Entry, Hold, Input, LagEntry, find_moving, is_function
 from .field import Field
 from .grid import Grid
 from .saving import list_subs
@@ -21,7 +21,10 @@ class Method(NamedTuple):
       one, and times at which a step must end. None if not given.
     - `max_steps`: the most adaptive steps in the whole solve, `room` in one interval.
     - `has_tape`: whether the dense output of all steps is kept, for lags or for the answer.
+    - `keeps_polynomials`: whether the tape keeps the polynomials of the whole state. Otherwise it
+      keeps those parts of it that lags read.
     - `function_lags`: the number of lags that are functions or read like these.
+    - `vanishes`: whether one of them may be 0, so that steps read themselves.
     - `levels`: through how many lags a kink is followed.
     - `is_continuous`: whether held and lagged states are continuous at breakpoints.
     """
@@ -34,7 +37,9 @@ class Method(NamedTuple):
     max_steps: int
     room: int
     has_tape: bool
+    keeps_polynomials: bool
     function_lags: int
+    vanishes: bool
     levels: int
     is_continuous: bool
 
@@ -85,7 +90,10 @@ def make_method(
     `has_jumps` says that the state jumps, `has_past` that the past is a function, `is_shared` that
     all intervals have one field.
     """
-    has_tape = bool(grid.num_dense or saveat.dense or any(sub.steps for sub in list_subs(saveat)))
+    subs = list_subs(saveat)
+    has_tape = bool(grid.num_dense or saveat.dense or any(sub.steps for sub in subs))
+    reads_all = any(isinstance(d, LagEntry) and d.of is None for d in delays) or find_moving(delays)
+    saves = saveat.dense or any(sub.steps or sub.ts is not None for sub in subs)
     # What is held jumps at its instants. A lagged state jumps if the past does not end in y0.
     held = any(isinstance(d, Hold) or (isinstance(d, Input) and not d.linear) for d in delays)
     lags = [d for d in delays if isinstance(d, LagEntry)]
@@ -104,7 +112,9 @@ def make_method(
         max_steps=max_steps,
         room=_find_room(steps, max_steps, grid.num_intervals),
         has_tape=has_tape,
+        keeps_polynomials=bool(reads_all or saves),
         function_lags=len(moving),
+        vanishes=any(is_function(d) and d.low == 0 for d in delays),
         levels=find_order(solver) + has_past,
         is_continuous=stepper.state_is_slope and is_shared and not jumps,
     )

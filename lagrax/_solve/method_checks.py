@@ -14,7 +14,7 @@ import numpy as np
 import optimistix as optx
 
 from .arguments import MOST_COUNT, format_value, is_number, is_real, is_traced, is_whole, real_array
-from .delays import Entry, LagEntry, describe
+from .delays import Entry, LagEntry, describe, is_function
 from .gradients import Adjoint, Checkpointed, Direct, Gradient
 from .saving import list_subs
 
@@ -66,6 +66,17 @@ def check_steps(steps: Any, max_steps: Any, controller: Any, dt0: Any) -> None:
     if controller is not None or dt0 is not None:
         raise ValueError(
             f"Got steps={steps} and {given}: equal steps need no control. Leave one of the two out."
+        )
+
+
+def check_vanishing(delays: Sequence[Entry], steps: Any) -> None:
+    """Checks that lags that may vanish come with adaptive steps, which can be iterated."""
+    vanishing = [d for d in delays if is_function(d) and d.low == 0]
+    if vanishing and steps is not None:
+        raise ValueError(
+            f"Got steps={steps} and {describe(vanishing)}, which may vanish: equal steps cannot be "
+            "iterated. Leave `steps` out, or give stepsize_controller=diffrax.ConstantStepSize() "
+            "and dt0=... for steps of one length."
         )
 
 

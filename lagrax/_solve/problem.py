@@ -34,6 +34,7 @@ from .method_checks import (
     check_gradient,
     check_solver,
     check_steps,
+    check_vanishing,
     set_tolerances,
     take_times,
 )
@@ -101,6 +102,7 @@ def make_problem(
     check_solver(solver)
     check_progress_meter(progress_meter)
     check_steps(steps, max_steps, stepsize_controller, dt0)
+    check_vanishing(equation.delays, steps)
     controller, step_ts, jump_ts = take_times(stepsize_controller)
     controller = check_controller(solver, controller, dt0) if steps is None else None
     solver = set_tolerances(solver, controller, dtype)

@@ -1,26 +1,39 @@
 """One interval whose steps are written on the tape."""
 
+from collections.abc import Callable, Sequence
+
+import equinox as eqx
 import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jax import lax
+from jaxtyping import Array, PyTree
 
 from .adaptive import AdaptiveState, record_steps
 from .breakpoints import make_breakpoints
+from .delays import Entry, list_fixed_lags
 from .grid import Grid
 from .interval import Interval, Outcome
 from .method import Method
+from .parts import record_parts
 from .solution import RESULTS
 from .steps import make_empty_step, read_lags, take_equal_steps
-from .tape import Recording, State, Tape, find_span, make_coefficients
+from .tape import Piece, Recording, State, Tape, find_span, make_coefficients
+from .vanishing import MOST_ITERATIONS, make_constant
 
 
 def make_recording(
-    method: Method, y: State, grid: Grid, found: Tape | None, keep_states: bool
+    method: Method,
+    y: State,
+    delays: Sequence[Entry],
+    grid: Grid,
+    found: Tape | None,
+    keep_states: bool,
 ) -> Recording:
     """An empty tape, with room for `max_steps` steps or for all equal ones.
 
     The ends of equal steps are known beforehand, as are those of steps that are `found` already.
+    With `keep_states` it keeps everything from which steps can be taken again.
     """
     t0, intervals = grid.starts[0], grid.num_intervals
     knots = jnp.concatenate([grid.starts, grid.end[None]])
@@ -38,6 +51,10 @@ def make_recording(
         first = method.steps * jnp.arange(intervals + 1)
     room = lambda x: jnp.zeros((ts.shape[0] - 1, *x.shape), x.dtype)
     state, coefficients = make_empty_step(method.stepper, t0, y)
+    powers = None if method.keeps_polynomials else int(keep_states)
+    entries = list_fixed_lags(delays) if grid.num_dense else []
+    record = lambda c: record_parts(entries, c, powers)
+    coefficients = eqx.filter_eval_shape(record, coefficients)
     states = jax.tree.map(room, state) if keep_states else None
     is_even = found is None and method.steps is not None and grid.is_even
     breakpoints = None
@@ -46,7 +63,7 @@ def make_recording(
     elif method.steps is None and method.function_lags:
         breakpoints = make_breakpoints(ts.shape[0] - 1, method.function_lags)
     coefficients = jax.tree.map(room, coefficients)
-    tape = Tape(ts, coefficients, first, knots, is_even, breakpoints)
+    tape = Tape(ts, coefficients, first, knots, is_even, powers, breakpoints)
     return Recording(tape, states)
 
 
@@ -93,6 +110,7 @@ def _record_equal_steps(
 ) -> tuple[State, Recording, Outcome]:
     def keep(state, info):
         coefficients = make_coefficients(method.stepper.interpolation, info)
+        coefficients = interval.record(coefficients, recording.tape)
         return None if recording.states is None else state, coefficients
 
     assert method.steps is not None
@@ -107,28 +125,37 @@ def _take_found_steps(
 ) -> tuple[State, Recording]:
     """Takes accepted steps again, reverse-differentiably and without a search."""
     stepper = method.stepper
-    f = interval.vector_field(stepper.looks_ahead)
     span = lambda number: find_span(found, number, row, interval.start, interval.length, None)
+
+    def with_tape(tape, number, own=None):
+        if interval.function_lags is None:
+            return interval
+        assert found.breakpoints is not None
+        return interval.with_tape(tape, number, found.breakpoints.segments[number], own)
 
     def body(carry):
         number, y, state, recording = carry
+        tape = recording.read()
         t, h = span(number)
-        of_step, field = interval, f
-        if interval.function_lags is not None:
-            assert found.breakpoints is not None
-            segments = found.breakpoints.segments[number]
-            of_step = interval.with_tape(recording.read(), number, segments)
-            field = of_step.vector_field(stepper.looks_ahead)
-        lagged = read_lags(of_step, stepper, t, h)
-        y, _, info, after, _ = stepper.step(field, t, h, y, state, lagged)
-        coefficients = make_coefficients(stepper.interpolation, info)
+
+        def take_step(own=None):
+            of_step = with_tape(tape, number, own)
+            f, lagged = of_step.vector_field(stepper.looks_ahead), read_lags(of_step, stepper, t, h)
+            y1, _, info, after, _ = stepper.step(f, t, h, y, state, lagged)
+            return y1, after, make_coefficients(stepper.interpolation, info)
+
+        if method.vanishes:
+            y, after, coefficients = _repeat_step(take_step, t, h, found.take(number).coefficients)
+        else:
+            y, after, coefficients = take_step()
+        coefficients = interval.record(coefficients, recording.tape)
         return number + 1, y, after, recording.put(number, None, coefficients, state, True)
 
-    first = found.first[row]
-    if interval.function_lags is not None:
-        assert found.breakpoints is not None
-        segments = found.breakpoints.segments[first]
-        f = interval.with_tape(recording.tape, first, segments).vector_field(stepper.looks_ahead)
+    first, own = found.first[row], None
+    if method.vanishes:
+        like = found.take(first).coefficients
+        own = make_constant(interval.start, span(first)[1], interval.y, like)
+    f = with_tape(recording.tape, first, own).vector_field(stepper.looks_ahead)
     state = stepper.begin(f, interval.start, span(first)[1], interval.y)
     _, y, _, recording = eqxi.while_loop(
         lambda carry: carry[0] < found.first[row + 1],
@@ -139,3 +166,19 @@ def _take_found_steps(
         buffers=lambda carry: carry[3].buffers(),
     )
     return y, recording
+
+
+def _repeat_step(take_step: Callable, t: Array, h: Array, coefficients: PyTree) -> tuple:
+    """Takes a step that reads itself, beginning with its coefficients.
+
+    The derivative converges with each repetition as the step has done.
+    """
+
+    def repeat(coefficients, _):
+        y, after, coefficients = take_step(Piece(t, t + h, coefficients))
+        return coefficients, (y, after)
+
+    start = lax.stop_gradient(coefficients)
+    coefficients, each = lax.scan(repeat, start, None, length=MOST_ITERATIONS)
+    y, after = jax.tree.map(lambda x: x[-1], each)
+    return y, after, coefficients

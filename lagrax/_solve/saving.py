@@ -195,7 +195,7 @@ def pack_steps(tape: Tape, y1: PyTree, size: int) -> tuple[Array, PyTree, Array]
 
     return (
         pack(tape.ts[1:]),
-        jax.tree.map(lambda c, y: pack(ends(c, y)), tape.coefficients, y1),
+        jax.tree.map(lambda c, y: pack(ends(c, y)), tape.coefficients.state, y1),
         jnp.sum(used),
     )
 

@@ -15,7 +15,7 @@ from jaxtyping import Array, ArrayLike, PyTree, Shaped
 from .adaptive import AdaptiveState, start_adaptive
 from .backward import Parts, differentiate_on_tape
 from .checks import explain_call
-from .delays import Entry, Hold, Input, LagEntry, RealScalar
+from .delays import Entry, Hold, Input, RealScalar, list_fixed_lags
 from .failure import make_nan, replace_invalid
 from .field import Field, has_hold, make_field, make_fields, make_past
 from .function_lags import make_function_lags, make_lag_functions
@@ -24,6 +24,7 @@ from .history import KnotBuffer, make_knot_buffer, make_lag_reader
 from .inputs import make_input_rows
 from .interval import Interval
 from .jumps import Jump, JumpRow, apply_jumps, make_jump_rows, make_jumps
+from .parts import bind_delay
 from .problem import Problem, make_problem
 from .recording import make_recording, record_interval
 from .saving import collect, in_order_of_times, list_subs, pack_steps, read_saves
@@ -78,7 +79,8 @@ def solve(
     - `dt0`: the length of the first adaptive step, by default found automatically.
     - `intervals`: required if a delay, t0 or t1 is traced (trained or vmapped). Give at least the
       number of periods of the shortest delay in the span, plus one for a hold without an instant
-      at t0. (With a traced `Lag`, knots follow the kink at an instant of a `Hold` through one
+      at t0. Knots for kinks behind several lags come in addition, for at most a hundred sums of
+      traced lags. (With a traced `Lag`, knots follow the kink at an instant of a `Hold` through one
       lag only, so solvers of high order may be a little less accurate.)
     - `saveat`: as in diffrax. Build it outside of `jit`, so that its times are known before
       tracing, which is cheaper.
@@ -153,8 +155,8 @@ class _GridRow(NamedTuple):
 def _solve(problem: Problem) -> Solution:
     grid, t0 = problem.grid, problem.grid.starts[0]
     initial = make_past(problem.past, problem.y0, t0)
-    bind = lambda d: d.bind(t0, problem.y0, problem.args) if isinstance(d, LagEntry) else d
-    problem = problem._replace(delays=[bind(d) for d in problem.delays])
+    delays = [bind_delay(d, t0, problem.y0, problem.args) for d in problem.delays]
+    problem = problem._replace(delays=delays)
     fields = make_fields(
         problem.fields, t0, problem.y0, problem.args, problem.delays, grid.num_intervals
     )
@@ -222,7 +224,8 @@ def _solve_with_backward(sources: tuple) -> tuple:
         recording = carry.recording
         assert recording is not None
         rest = carry._replace(knots=None, recording=None)
-        return (carry.knots[0], y1s, before, recording.tape, finite, rest), recording.states
+        answer = carry.knots[0], y1s, before, recording.tape.drop_starts(), finite, rest
+        return answer, (recording.tape, recording.states)
 
     def make_interval(sources, number, row, y, held):
         fields, initial, problem = sources
@@ -281,7 +284,7 @@ def _make_first_carry(
     samples_before = any(isinstance(d, Hold) and d.before_jumps for d in problem.delays)
     recording = None
     if method.has_tape:
-        recording = make_recording(method, problem.y0, grid, found, keep_states)
+        recording = make_recording(method, problem.y0, problem.delays, grid, found, keep_states)
     carry = _Carry(
         make_knot_buffer(_find_first_state(problem), grid.num_knots, stacked),
         make_knot_buffer(problem.y0, grid.num_knots, stacked) if samples_before else None,
@@ -312,10 +315,10 @@ def _make_interval(
     def find_held(hold, d):
         static_age = grid.ages[d]
         value = find_state(hold, d, static_age if isinstance(static_age, int) else row.ages[d])
-        if problem.past is None or row.from_past[d] is None:
-            return value
-        past = initial(row.past_times[d])
-        return jax.tree.map(lambda p, v: jnp.where(row.from_past[d], p, v), past, value)
+        if problem.past is not None and row.from_past[d] is not None:
+            past = initial(row.past_times[d])
+            value = select(row.from_past[d], past, value)
+        return value if hold.of is None else hold.of(value)
 
     number = iter(range(len(problem.delays)))  # the grid counts holds alone
     inputs = iter(row.inputs)
@@ -327,11 +330,7 @@ def _make_interval(
 
     history = [find_entry(d) for d in problem.delays]
     functions = make_function_lags(problem.delays, initial, grid.starts[0])
-    moving = () if functions is None else functions.places
-    lags = None
-    entries = [
-        d for i, d in enumerate(problem.delays) if isinstance(d, LagEntry) and i not in moving
-    ]
+    lags, entries = None, list_fixed_lags(problem.delays)
     if entries:
         t0, is_first, reaches = grid.starts[0], row.number == 0, bool(grid.num_dense)
         lags = make_lag_reader(entries, initial, t0, row.start, is_first, reaches)
@@ -403,7 +402,9 @@ def _find_equal_holds(problem: Problem, number: int) -> tuple[int, ...] | None:
     None if that is not known when traced.
     """
     ages = problem.grid.ages
-    if problem.past is not None or not all(isinstance(d, Hold) for d in problem.delays):
+    if problem.past is not None or not all(
+        isinstance(d, Hold) and d.of is None for d in problem.delays
+    ):
         return None
     if not all(isinstance(age, int) for age in ages):
         return None
@@ -516,6 +517,7 @@ def _make_stats(problem: Problem, field: Field, carry: _Carry) -> dict[str, Any]
             search = 2 if method.dt0 is None else 0
             begins = cost[0] * (1 if method.keeps_slope(field) else n)
             evaluations = search + begins + cost[1] * (accepted + rejected)
+            evaluations += cost[1] * carry.adaptive.repeated
     return {
         "num_intervals": n,
         "num_steps": accepted + rejected,

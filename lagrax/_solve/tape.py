@@ -28,7 +28,7 @@ class Piece(NamedTuple):
 
     def evaluate(self, t: Real[Array, "..."]) -> State:
         """The state at t. With several steps, `t` has a time for each."""
-        return jax.tree.map(partial(_sum_powers, self._find_fraction(t)), self.coefficients)
+        return jax.tree.map(partial(evaluate_polynomial, self._find_fraction(t)), self.coefficients)
 
     def differentiate(self, t: Real[Array, "..."]) -> State:
         """The slope at t, which is the derivative of the state by time."""
@@ -40,7 +40,7 @@ class Piece(NamedTuple):
             powers = jnp.moveaxis(c, fraction.ndim, 0)
             count = jnp.arange(1, len(powers), dtype=fraction.dtype)
             powers = powers[1:] * count.reshape(-1, *[1] * (powers.ndim - 1))
-            slope = _sum_powers(fraction, jnp.moveaxis(powers, 0, fraction.ndim))
+            slope = evaluate_polynomial(fraction, jnp.moveaxis(powers, 0, fraction.ndim))
             return (
                 slope * factor.reshape(*factor.shape, *[1] * (slope.ndim - factor.ndim))
             ).astype(c.dtype)
@@ -52,8 +52,8 @@ class Piece(NamedTuple):
         return (t - self.begin) / jnp.where(length == 0, 1, length)
 
 
-def _sum_powers(fraction: Array, coefficients: Array) -> Array:
-    """Evaluates a polynomial by Horner's scheme."""
+def evaluate_polynomial(fraction: Array, coefficients: Array) -> Array:
+    """The value of a polynomial, or of several with a fraction for each, by Horner's scheme."""
     c = coefficients
     x = fraction.reshape(*fraction.shape, *[1] * (c.ndim - 1 - fraction.ndim))
     powers = jnp.moveaxis(c, fraction.ndim, 0)
@@ -63,11 +63,26 @@ def _sum_powers(fraction: Array, coefficients: Array) -> Array:
     return value
 
 
+class Recorded(NamedTuple):
+    """Coefficients of polynomials, lowest first: those of the state, and of parts of it.
+
+    If nobody reads the whole state, it has its lowest power alone, for a backward pass, or is None.
+    """
+
+    state: PyTree
+    parts: list[PyTree]
+
+    def select(self, part: int | None) -> PyTree:
+        """The coefficients of the state, or of one of its parts."""
+        return self.state if part is None else self.parts[part]
+
+
 class Tape(eqx.Module):
     """The polynomials of all steps of a solve, in the order of time.
 
     - `ts`: the ends of the steps, beginning with t0; infinite where no step was taken.
-    - `coefficients`: those of each step's polynomial in the fraction of the step, lowest first.
+    - `coefficients`: those of each step's polynomials in the fraction of the step.
+    - `powers`: how many of the coefficients of the state there are, None for all.
     - `first`: the number of the first step of each interval, and of the step after the last one.
     - `knots`: the ends of the intervals, beginning with t0.
     - `is_even`: whether all steps have the same length, known when traced. A step is then found by
@@ -77,10 +92,11 @@ class Tape(eqx.Module):
 
     # Any, since a while loop that writes them replaces the arrays by its buffers.
     ts: Float[Array, " steps_plus_1"] | Any
-    coefficients: PyTree[Shaped[Array, "steps powers ..."] | Any]
+    coefficients: Recorded | Any
     first: Int[Array, " knots"]
     knots: Float[Array, " knots"]
     is_even: bool = eqx.field(static=True, default=False)
+    powers: int | None = eqx.field(static=True, default=None)
     breakpoints: Breakpoints | None = None
 
     def locate(
@@ -114,12 +130,27 @@ class Tape(eqx.Module):
 
     def start_of(self, step: Int[Array, ""]) -> State:
         """The state at the start of a step."""
-        return jax.tree.map(lambda x: x[step, 0], self.coefficients)
+        return jax.tree.map(lambda x: x[step, 0], self.coefficients.state)
 
-    def take(self, step: Int[Array, "..."], component: Int[Array, "..."] | None = None) -> Piece:
-        """The polynomials of steps by their numbers, or those of one component in each step."""
+    def drop_starts(self) -> "Tape":
+        """The tape without the starts of steps, if it has them for a backward pass alone."""
+        if self.powers is None:
+            return self
+        coefficients = Recorded(None, self.coefficients.parts)
+        return dataclasses.replace(self, coefficients=coefficients, powers=0)
+
+    def take(
+        self,
+        step: Int[Array, "..."],
+        component: Int[Array, "..."] | None = None,
+        part: int | None = None,
+    ) -> Piece:
+        """The polynomials of the state in steps by their numbers.
+
+        They are those of a part of the state, or of one component in each step, if these are given.
+        """
         where = step if component is None else (step, slice(None), component)
-        coefficients = jax.tree.map(lambda x: x[where], self.coefficients)
+        coefficients = jax.tree.map(lambda x: x[where], self.coefficients.select(part))
         if self.is_even:
             begin, length = lax.stop_gradient(self.knots[0]), self._length()
             return Piece(begin + step * length, begin + (step + 1) * length, coefficients)
@@ -136,7 +167,11 @@ class Tape(eqx.Module):
 
 
 def add_piece(
-    tape: Tape, step: Int[Array, "..."], piece: Piece, component: Int[Array, "..."] | None = None
+    tape: Tape,
+    step: Int[Array, "..."],
+    piece: Piece,
+    component: Int[Array, "..."] | None = None,
+    part: int | None = None,
 ) -> Tape:
     """Adds to the entries of steps; a step may occur several times. The transpose of `take`."""
     ts = tape.ts
@@ -144,8 +179,8 @@ def add_piece(
         ts = ts.at[step].add(piece.begin).at[step + 1].add(piece.end)
     where = step if component is None else (step, slice(None), component)
     add = lambda rows, x: rows.at[where].add(x)
-    coefficients = jax.tree.map(add, tape.coefficients, piece.coefficients)
-    return eqx.tree_at(lambda t: (t.ts, t.coefficients), tape, (ts, coefficients))
+    coefficients = jax.tree.map(add, tape.coefficients.select(part), piece.coefficients)
+    return eqx.tree_at(lambda t: (t.ts, t.coefficients.select(part)), tape, (ts, coefficients))
 
 
 def find_span(
@@ -233,11 +268,14 @@ class Recording(eqx.Module):
             None if self.states is None else jax.tree.map(put, states, self.states),
         )
 
-    def put_empty(self, row: Any, y: State, state: PyTree, keep: Any) -> "Recording":
-        """The recording with a step of no length as the first one of interval `row`."""
+    def put_empty(self, row: Any, constant: Recorded, state: PyTree, keep: Any) -> "Recording":
+        """The recording with a step of no length as the first one of interval `row`.
+
+        `constant` are the polynomials there, without powers above 0.
+        """
         number = self.tape.first[row]
-        still = lambda y, rows: jnp.zeros(rows.shape[1:], rows.dtype).at[0].set(y)
-        coefficients = jax.tree.map(still, y, self.tape.coefficients)
+        still = lambda c, rows: jnp.zeros(rows.shape[1:], rows.dtype).at[0].set(c[0])
+        coefficients = jax.tree.map(still, constant, self.tape.coefficients)
         end = self.tape.knots[row + 1]
         return self.put(number, end, coefficients, state, keep)
 

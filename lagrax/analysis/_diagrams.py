@@ -239,7 +239,9 @@ def cobweb(
     orbit = _drop_overflow(f.orbit(start, iterates + 1))
     known = orbit[np.isfinite(orbit)]
     margin = 0.1 * np.ptp(known) or 0.5
-    ends = (float(known.min() - margin), float(known.max() + margin))
+    low = float(known.min())
+    # A population is not negative, so neither is what is drawn of its map.
+    ends = (max(low - margin, 0.0) if low >= 0 else low - margin, float(known.max() + margin))
     x = np.linspace(*ends, 400)
     graph = _drop_overflow(_apply(f, jnp.asarray(x, f.point().dtype)[:, None]))
     path = np.repeat(orbit, 2)

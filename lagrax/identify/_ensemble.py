@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, PyTree
 
 from .._solve.delays import Delay
 from ..training import Series, train
-from ._checks import check_coefficients
+from ._checks import IdentifyError, check_coefficients
 from ._dataset import Dataset
 from ._fields import Equation, Network, Polynomial, add_pull, drop_small_terms
 from ._optimise import HeldOutMetric, WindowLoss, make_optimiser, minimise_squares
@@ -76,7 +76,9 @@ def learn_members(
         setup = _take_enough_steps(setup, start.equations[0], lesson, options)
     for tries_left in range(MOST_TRIES)[::-1]:
         loss = make_loss(setup, dataset, options)
-        if start is None:
+        if options.hidden:
+            members, losses = _learn_hidden(loss, lesson, options), {}
+        elif start is None:
             windows = lesson.learning, lesson.held_out
             members, losses = train_ensemble(loss, dataset, *windows, options)
         else:
@@ -93,7 +95,8 @@ def make_loss(setup: SolveSetup, dataset: Dataset, options: Options) -> WindowLo
     if options.loss == "huber":
         huber = jnp.asarray(HUBER * np.maximum(measure_noise(dataset), LEAST_NOISE), float)
     scale = jnp.asarray(dataset.scale, float)
-    return WindowLoss(setup, scale, huber, options.fit_starts)
+    starts = options.fit_starts or options.hidden > 0
+    return WindowLoss(setup, scale, huber, starts, options.hidden)
 
 
 def measure_noise(dataset: Dataset) -> Float[np.ndarray, " states"]:
@@ -180,6 +183,18 @@ def train_ensemble(
     if callable(options.field):
         members = _refine(members, loss, windows, options.seed)
     return members, result.metrics
+
+
+def _learn_hidden(loss: WindowLoss, lesson: Lesson, options: Options) -> PyTree:
+    """Least squares from the given field. Adam would need the hidden states at all starts."""
+    equation = Equation(build_field(options, lesson.dataset, jax.random.key(0)), jnp.zeros(0))
+    members = jax.tree.map(lambda x: x[None] if eqx.is_array(x) else x, to_jax(equation))
+    if sum(x.size for x in jax.tree.leaves(eqx.filter(members, eqx.is_array))) > MOST_REFINED:
+        raise IdentifyError(
+            f"Identifier got hidden={options.hidden} and a field of many parameters; expected at "
+            f"most {MOST_REFINED}, since they are fitted by least squares. Give a smaller one."
+        )
+    return _refine(members, loss, lesson.learning, options.seed)
 
 
 def _refine(members: PyTree, loss: WindowLoss, windows: WindowArrays, seed: int) -> PyTree:

@@ -22,6 +22,7 @@ from ._errors import Band, Errors, find_band, measure_errors
 from ._fields import HeldLinear, Polynomial, choose_symbols, name_variables
 from ._fitted import FittedModel, match_periods, prepare_setup
 from ._frames import is_frame, read_values, replace_states, split_groups
+from ._hidden import add_hidden, estimate_hidden
 from ._linear import fit_linear
 from ._options import DEFAULTS, Options, check_options
 from ._periods import check_sampling, find_periods, prepare_comparison
@@ -72,6 +73,9 @@ class Identifier(Options):
       series with outages or outliers.
     - `fit_starts`: whether least squares also fits the state at the start of each window, for a
       library or your own field. Choose it if noise is large; it takes longer.
+    - `hidden`: the number of states that are not measured, the last ones of your own field's state.
+      They are fitted at the start of each window, so take a `window` that shows their effect. The
+      parameters of the field are the start of the search.
     - `width`, `depth`: the size of the network's hidden layers, and their number.
     - `degree`: the highest degree of the library's monomials.
     - `season`: the length of a season, for changes over it in a linear equation.
@@ -99,6 +103,7 @@ class Identifier(Options):
     - `losses_`: training and held-out losses over the iterations.
     - `error_`: the held-out error of each state, in its own unit.
     - `scans_`: the scan of each learned period.
+    - `hidden_`: the estimates of hidden states for each trajectory, from earlier samples alone.
     - `steps_`, `window_`: the chosen values.
     - `series_`: the fitted trajectories.
     - `held_out_from_`: the first held-out sample of each trajectory, or its length if none is.
@@ -163,6 +168,7 @@ class Identifier(Options):
         if by is not None:
             ts = split_groups(ts, by)
         series = read_series(ts, ys, inputs, time=time)
+        series = add_hidden(series, self.hidden) if self.hidden else series
         dataset = prepare_dataset(series, self.delays, self.field, self.degree)
         given = take_states(ts, ys)
         self._flat = _is_flat(given[-1] if is_list_of_series(given) else given)
@@ -176,16 +182,31 @@ class Identifier(Options):
         window = self.window or default_window(dataset.shifted, delays)
         split = split_windows(dataset.shifted, window, delays, self.validation)
         learning, held_out = (stack_windows(dataset.shifted, w, delays) for w in split[:2])
-        check_held_out(series, held_out.weights)
+        check_held_out(series, held_out.weights[..., : dataset.states - self.hidden])
         periods = match_periods(self.delays, delays)
         setup = prepare_setup(dataset, self, periods, [learning, held_out])
         lesson = Lesson(dataset, split.learning, learning, held_out, delays)
         setup, members, losses = learn_members(setup, lesson, self)
         model = FittedModel.of_members(dataset, setup, members, self.steps is not None)
+        if self.hidden:
+            model = self._estimate_hidden(model, window)
+            held_out = stack_windows(model.dataset.shifted, split.held_out, delays)
         error = model.measure_error(held_out)
         check_finite(error)
         self._set_learned(model, split, window, losses, error)
         return self
+
+    def _estimate_hidden(self, model: FittedModel, window: int) -> FittedModel:
+        """The model of a dataset with estimates of its hidden states."""
+        dataset = model.dataset
+        shifted = [self._estimate_in(model, t, window) for t in dataset.shifted]
+        series = [t._replace(filled=s.filled) for t, s in zip(dataset.series, shifted, strict=True)]
+        return model._replace(dataset=dataset._replace(series=series, shifted=shifted))
+
+    def _estimate_in(self, model: FittedModel, trajectory: Trajectory, window: int) -> Trajectory:
+        loss = make_loss(model.setup, model.dataset, self)
+        member = take_member(model.members, 0)
+        return estimate_hidden(member, loss, trajectory, window, self.hidden)
 
     def _fit_linear(self, dataset: Dataset) -> None:
         """Learns from the first part, to judge the held-out end, and again from all samples."""
@@ -225,12 +246,14 @@ class Identifier(Options):
         self._model, self._judged, self._errors = model, judged or model, None
         self._columns = model.dataset.series[0].columns
         self.series_ = model.dataset.series
-        self.n_features_in_ = model.dataset.states
+        self.n_features_in_ = model.dataset.states - self.hidden
         self.equation_ = model.field
         self.delays_, self.periods_ = model.delays, model.periods
         self.steps_, self.window_ = model.setup.steps, window
-        self.losses_, self.error_ = losses, error
+        self.losses_, self.error_ = losses, error[: self.n_features_in_]
         self.held_out_from_, self._split = split.held_out_from, split
+        if self.hidden:
+            self.hidden_ = [t.filled[:, -self.hidden :] for t in self.series_]
         self.predicted_from_ = [model.find_first_start(t) + 1 for t in self.series_]
 
     # --- using
@@ -337,7 +360,10 @@ class Identifier(Options):
     def _read_series(self, ts: Any, ys: Any, inputs: Any, time: str | None) -> list[Trajectory]:
         """Reads series that must have the states and inputs of the fitted ones."""
         self._check_fitted()
-        trajectories = read_series(ts, ys, inputs, time=time, columns=self._columns)
+        measured = self._columns._replace(states=self._columns.states[: self.n_features_in_])
+        trajectories = read_series(ts, ys, inputs, time=time, columns=measured)
+        if self.hidden and trajectories[0].ys.shape[1] == self.n_features_in_:
+            trajectories = add_hidden(trajectories, self.hidden)
         first, fitted = trajectories[0], self._model.dataset
         shape, expected = (first.ys.shape[1], first.us.shape[1]), (fitted.states, fitted.inputs)
         if shape != expected:
@@ -356,7 +382,14 @@ class Identifier(Options):
     def _predict_all(self, trajectories: list[Trajectory], horizon: int | None) -> list[np.ndarray]:
         horizon = self.window_ if horizon is None else horizon
         check_whole("predict", "horizon", horizon, 1)
-        return [self._model.predict(t, horizon) for t in trajectories]
+        if self.hidden:
+            origin = self._model.dataset.origin
+            moved = [t._replace(ts=t.ts - origin) for t in trajectories]
+            filled = [self._estimate_in(self._model, t, self.window_).filled for t in moved]
+            pairs = zip(trajectories, filled, strict=True)
+            trajectories = [t._replace(filled=states) for t, states in pairs]
+        measured = self.n_features_in_
+        return [self._model.predict(t, horizon)[:, :measured] for t in trajectories]
 
     def score(
         self,
@@ -380,8 +413,9 @@ class Identifier(Options):
         predicted = self._predict_all(trajectories, horizon)
         starts = [self._model.find_first_start(t) + 1 for t in trajectories]
         compared = zip(trajectories, predicted, starts, strict=True)
-        errors = np.concatenate([(p - t.ys)[s:] for t, p, s in compared])
+        errors = np.concatenate([(p - t.ys[:, : p.shape[1]])[s:] for t, p, s in compared])
         known = np.concatenate([t.ys[s:] for t, s in zip(trajectories, starts, strict=True)])
+        known = known[:, : self.n_features_in_]
         # A diverged prediction has an infinite error; a missing measurement has none.
         errors = np.where(np.isnan(known), np.nan, np.where(np.isnan(errors), np.inf, errors))
         variance = np.nanvar(known, axis=0)
@@ -416,7 +450,8 @@ class Identifier(Options):
         errors = self._measure_errors(len(whole) - 1)
         band = self._find_band(errors)
         lines = (mean, *band.around(mean, ts - series.ts[known], SPREADS * spread))
-        return Forecast(ts, *(_reshape(line, self._flat) for line in lines))
+        measured = self.n_features_in_
+        return Forecast(ts, *(_reshape(line[:, :measured], self._flat) for line in lines))
 
     def _find_band(self, errors: Errors) -> Band:
         """The band around forecasts that `errors` make."""
@@ -475,7 +510,7 @@ class Identifier(Options):
             saved, arrays = files.read_folder(folder)
             model = cls(**files.read_options(saved, field, folder))
             fitted, split = files.restore_model(model, saved, arrays)
-            model._flat = saved.flat and fitted.dataset.states == 1
+            model._flat = saved.flat and fitted.dataset.states - model.hidden == 1
             model.scans_ = []
             until, judged = split.held_out_from, None
             if model.field == "linear":

@@ -19,14 +19,16 @@ class WindowLoss(eqx.Module):
     """The mean squared error of each window, in standard deviations.
 
     Errors beyond `huber`, if given for each state, count by their size rather than its square. With
-    `fits_starts`, least squares fits the state at the start of each window, too. It is a module, so
-    that fits of the same shape share their compiled program.
+    `fits_starts`, least squares fits the state at the start of each window, too. The last `hidden`
+    states are not measured. It is a module, so that fits of the same shape share their compiled
+    program.
     """
 
     setup: SolveSetup
     scale: Float[Array, " states"]
     huber: Float[Array, " states"] | None = None
     fits_starts: bool = eqx.field(static=True, default=False)
+    hidden: int = eqx.field(static=True, default=0)
 
     def residuals(self, equation: Equation, window: WindowArrays) -> Float[Array, "samples states"]:
         """Errors whose squares make the loss."""
@@ -39,7 +41,9 @@ class WindowLoss(eqx.Module):
     ) -> Float[Array, "samples states"]:
         """Errors of the solution from `start`, the first sample's own included."""
         moved = window._replace(past_ys=window.past_ys.at[-1].set(start))
-        first = self._shorten((start - window.ys[0]) / self.scale)
+        measured = np.arange(len(self.scale)) < len(self.scale) - self.hidden
+        first = jnp.where(measured, start - window.ys[0], 0) / self.scale
+        first = self._shorten(first)
         return self.residuals(equation, moved).at[0].set(first)
 
     def _shorten(self, errors: Float[Array, "*samples states"]) -> Float[Array, "*samples states"]:

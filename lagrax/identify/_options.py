@@ -12,6 +12,7 @@ from .._solve.method_checks import check_solver
 from ._regression import MOST_DEGREE, TOO_HIGH
 
 LOSSES = ("squares", "huber")
+MOST_HIDDEN = 100
 FIELDS = ("mlp", "library", "linear")
 
 # Counts far above any use, and the reason for each bound.
@@ -40,6 +41,7 @@ class Options:
     season: float | None = None
     loss: str = "squares"
     fit_starts: bool = False
+    hidden: int = 0
     window: int | None = None
     ensemble: int = 1
     validation: float = 0.2
@@ -63,6 +65,7 @@ def check_options(options: Options) -> None:
     _check_delays(options.delays)
     _check_linear(options)
     _check_loss(options)
+    _check_hidden(options)
     _check_counts(options)
     if not is_number(options.learning_rate) or options.learning_rate <= 0:
         raise ValueError(
@@ -112,6 +115,21 @@ def _check_loss(options: Options) -> None:
         raise ValueError(
             "Identifier got field='linear', which is learned by least squares over one step: leave "
             "`loss` and `fit_starts` out."
+        )
+
+
+def _check_hidden(options: Options) -> None:
+    check_whole("Identifier", "hidden", options.hidden, 0, MOST_HIDDEN)
+    if options.hidden and (isinstance(options.field, str) or len(options.delays)):
+        raise ValueError(
+            f"Identifier got hidden={options.hidden!r} with {len(options.delays)} delays and "
+            f"field={options.field!r:.40}; expected your own field without delays, whose state "
+            "ends with the hidden ones."
+        )
+    if options.hidden and options.ensemble != 1:
+        raise ValueError(
+            f"Identifier got hidden={options.hidden!r} and ensemble={options.ensemble}; hidden "
+            "states are estimated for one model: leave `ensemble` out."
         )
 
 

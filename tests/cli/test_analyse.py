@@ -427,6 +427,7 @@ def test_a_learned_equation(lagrax_command, tmp_path):
     assert json.loads(again[1])["parameters"] == {"tau": 1.5}
 
 
+@pytest.mark.slow
 def test_small_units_change_nothing_but_the_numbers():
     """The orbits of a learned equation are the same in metres and in picometres."""
     unit = 1e-12

@@ -374,6 +374,8 @@ def shown(browser, words, title="Cobweb of the knot map"):
         return words in (told[0] or "") and told[1] == title
 
     wait_until(browser, there)
+    drawn = "return document.querySelectorAll('.js-plotly-plot').length"
+    wait_until(browser, lambda b: b.execute_script(drawn) == 3)
     time.sleep(0.3)
     return browser.execute_script(DRAWN)
 
@@ -470,7 +472,7 @@ def test_keys_move_everything(opened):
     expected = make_view(make_state("population", {"a": 2.21}))
     ys = lambda drawing: np.array(drawing["data"][0]["y"])
     np.testing.assert_allclose(after["trajectory"][0][1], ys(expected.trajectory))
-    press(opened, "tau", Keys.HOME)
+    press(opened, "τ", Keys.HOME)
     last = shown(opened, "settles at a fixed point")
     assert last["picture"] != after["picture"]
     assert "tau=0.2" in last["link"]
@@ -501,7 +503,7 @@ def test_dragging_is_followed_on_the_way(opened):
 def test_moves_are_drawn_within_a_second(opened):
     from selenium.webdriver.common.keys import Keys
 
-    for name in ("a", "tau"):
+    for name in ("a", "τ"):
         seconds = [press(opened, name, Keys.ARROW_LEFT) for _ in range(15)]
         print(f"{name}: {1e3 * statistics.median(seconds):.0f} ms until the last plot is redrawn")
         assert statistics.median(seconds) < 1
@@ -554,7 +556,7 @@ def test_equations_are_chosen_and_reset(opened):
     opened.execute_script(LISTEN)
     from selenium.webdriver.common.keys import Keys
 
-    press(opened, "tau", Keys.END)
+    press(opened, "τ", Keys.END)
     assert "system=linear&tau=4" in shown(opened, "grows", "Successive knots of x₁")["link"]
     opened.find_element("css selector", "#reset").click()
     reset = shown(opened, "dies out", "Successive knots of x₁")

@@ -97,12 +97,12 @@ def test_population_is_shown_exactly(x64):
     seen = make_view(make_state("population", POPULATION))
     system = systems.Population(2.2, 0.9)
     ts, xs = line(seen.trajectory)
-    assert (ts[0], ts[-1]) == (0.0, 30.0)
+    assert (ts[0], ts[-1]) == (0.0, 40.0)
     np.testing.assert_allclose(xs, system.solution(ts, 0.4), rtol=1e-3)  # ts has five digits
     instants, knots = line(seen.trajectory, 1)
-    np.testing.assert_allclose(instants, 0.9 * np.arange(34), rtol=1e-4)
+    np.testing.assert_allclose(instants, 0.9 * np.arange(45), rtol=1e-4)
     orbit = np.asarray(analysis.knot_map(system, 0.4).orbit(iterates=61))[:, 0]
-    np.testing.assert_allclose(knots, orbit[:34], rtol=1e-4)
+    np.testing.assert_allclose(knots, orbit[:45], rtol=1e-4)
     assert seen.plane_title == "Cobweb of the knot map"
     x, y = line(seen.plane, 1)
     np.testing.assert_allclose([x[1::2], y[1::2]], [orbit[:-1], orbit[1:]], rtol=1e-4)

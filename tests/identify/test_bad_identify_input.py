@@ -86,6 +86,17 @@ CALLS = {
         ValueError,
         ["level=95", "between 0 and 1"],
     ),
+    "hidden states of a library": (
+        lambda: fit(field="library", hidden=1),
+        ValueError,
+        ["hidden=1 with 0 delays and field='library'", "your own field"],
+    ),
+    "hidden states with a past": (
+        lambda: fit(delays=[Hold(1.0)], field=field, hidden=1),
+        ValueError,
+        ["hidden=1 with 1 delays"],
+    ),
+    "fewer hidden states than none": (lambda: fit(hidden=-1), ValueError, ["hidden=-1"]),
     "a season of a library": (
         lambda: fit(field="library", season=12.0),
         ValueError,

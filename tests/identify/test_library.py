@@ -144,7 +144,7 @@ def test_values_missing_at_knots_are_interpolated_from_one_side(first):
         slice(100, 126),
         pytest.param(slice(0, 30), marks=pytest.mark.slow),
         pytest.param(slice(101, 115), marks=pytest.mark.slow),
-        slice(220, None),
+        pytest.param(slice(220, None), marks=pytest.mark.slow),
     ],
 )
 def test_a_long_gap_does_not_bias_the_equation(gone, tmp_path):

@@ -5,6 +5,7 @@ import pytest
 from scipy import stats
 
 from reproduction.intervals import (
+    describe_median,
     lead_interval,
     median_interval,
     ratio_interval,
@@ -41,6 +42,12 @@ def test_equal_seeds_leave_no_doubt():
     ones = np.ones(5)
     assert median_interval(ones) == (1, 1)
     assert lead_interval([3 * ones, 5 * ones], ones) == (2, 2)
+
+
+def test_few_seeds_have_their_range():
+    assert median_interval(np.array([3.0, 1.0, 2.0])) == (1, 3)
+    assert describe_median(3) == "Median of 3 seeds, with the lowest and highest"
+    assert describe_median(10) == "Median of 10 seeds, with its 95 % bootstrap interval"
 
 
 def test_a_lost_seed_counts_as_the_worst():

@@ -181,6 +181,66 @@ def test_gradients_match_each_other_and_differences(options, x64):
         np.testing.assert_allclose(got[i], (moved[0] - moved[1]) / 2e-5, atol=tolerance)
 
 
+# --- lags that vanish -----------------------------------------------------------------------------
+
+
+def pantograph(p, tol, gradient=Checkpointed()):
+    """y' = a y(t) + b y(q t), whose lag is 0 at the start."""
+    return lagrax.solve(
+        lambda t, y, args, *, history: p["a"] * y + p["b"] * history[0],
+        0.0,
+        2.0,
+        p["start"],
+        delays=[Lag(lambda t, y, args: (1 - p["q"]) * t, low=0)],
+        stepsize_controller=control(tol),
+        gradient=gradient,
+        max_steps=128,
+    )
+
+
+def sum_series(p, t):
+    """Its power series."""
+    term, total = p["start"], 0.0
+    for k in range(40):
+        total += term * t**k
+        term *= (p["a"] + p["b"] * p["q"] ** k) / (k + 1)
+    return total
+
+
+PANTOGRAPH = {"a": -1.0, "b": 0.7, "q": 0.5, "start": 1.2}
+
+
+def test_pantograph_matches_its_series(x64):
+    solve = jax.jit(pantograph)
+    for tol in (1e-4, 1e-7, 1e-10):
+        sol = solve(PANTOGRAPH, tol)
+        np.testing.assert_allclose(sol.ys[0], sum_series(PANTOGRAPH, 2.0), atol=tol)
+        # Iterations are few, and they are counted.
+        steps = sol.stats["num_steps"]
+        assert 6 * steps < sol.stats["num_evaluations"] < 30 * steps
+
+
+@pytest.mark.parametrize("gradient", [Checkpointed(), Direct()])
+def test_gradient_of_the_pantograph_matches_that_of_its_series(gradient, x64):
+    expected = jax.grad(sum_series)(PANTOGRAPH, 2.0)
+    got = jax.jit(jax.grad(lambda p: pantograph(p, 1e-9, gradient).ys[0]))(PANTOGRAPH)
+    for name in PANTOGRAPH:
+        np.testing.assert_allclose(got[name], expected[name], rtol=1e-7)
+
+
+def test_lag_vanishes_within_the_span(x64):
+    """Problem D1 of Enright and Hayashi, y = (log t, 1/t): the lag touches 0 at t = 1."""
+    field = lambda t, y, args, *, history: jnp.stack(
+        [y[1], -history[0][1] * y[1] ** 2 * jnp.exp(1 - y[1])]
+    )
+    sol = lagrax.solve(
+        *(field, 0.1, 3.0, lambda t: jnp.stack([jnp.log(t), 1 / t])),
+        delays=[Lag(lambda t, y, args: t - jnp.exp(1 - y[1]), low=0)],
+        stepsize_controller=control(1e-8),
+    )
+    np.testing.assert_allclose(sol.ys[0], [np.log(3), 1 / 3], atol=1e-6)
+
+
 # --- bounds, batches, types -----------------------------------------------------------------------
 
 

@@ -86,6 +86,8 @@ def test_gamma_kernel_matches_the_linear_chain(nodes, accuracy, chain, x64):
     delays = [Distributed(gamma_kernel, 8.0, nodes=nodes)]
     sol = lagrax.solve(logistic, 0.0, 3.0, start, delays=delays, steps=1)
     np.testing.assert_allclose(sol.ys[0], chain.evaluate(3.0)[0], atol=accuracy)
+    # No interval is longer than the shortest lag, as the docstring has it.
+    np.testing.assert_allclose(sol.stats["num_intervals"], 3.0 / (3.65 * 8.0 / nodes**2), rtol=0.1)
 
 
 def test_distributed_lag_over_a_kink_converges_as_the_square_of_the_nodes(chain, x64):
@@ -346,3 +348,98 @@ def test_a_batch_equals_a_loop_in_float32():
     each = jnp.stack([jax.jit(final)(tau) for tau in taus])
     np.testing.assert_allclose(jax.jit(jax.vmap(final))(taus), each, rtol=1e-5)
     assert each.dtype == jnp.float32
+
+
+# --- parts of the state ---------------------------------------------------------------------------
+
+
+def tank(t, y, args, *, history):
+    total, held, slope, faded, network = history
+    low = -y["low"] + 0.5 * jnp.sin(total) + 0.1 * slope + 0.1 * network[0, 1]
+    return {"low": low, "high": y["low"] - 0.3 * held * y["high"] + 0.2 * faded}
+
+
+def tank_of_whole_states(add, multiply):
+    def field(t, y, args, *, history):
+        lagged, held, slope, faded, network = history
+        parts = add(lagged), multiply(held), add(slope), add(faded)
+        return tank(t, y, args, history=(*parts, jnp.array([[0.0, network["high"][0]]])))
+
+    return field
+
+
+def solve_tank(rate, gradient, by_parts, **options):
+    add = lambda y: y["low"] + rate * y["high"]
+    multiply = lambda y: y["low"] * y["high"]
+    levels = lambda y: jnp.stack([y["low"], y["high"]])
+    of = lambda function: {"of": function} if by_parts else {}
+    delays = [
+        Lag(0.7, **of(add)),
+        Hold(0.5, **of(multiply)),
+        Slope(0.6, **of(add)),
+        Distributed(lambda s: jnp.exp(-s), 3.0, nodes=4, **of(add)),
+        LagMatrix([[0.9, 0.8], [0.9, 0.9]], of=levels) if by_parts else Lag([0.8, 0.9]),
+    ]
+    field = tank if by_parts else tank_of_whole_states(add, multiply)
+    start = lambda t: {"low": jnp.cos(t), "high": 0.5 + 0.1 * t}
+    sol = lagrax.solve(field, 0.0, 2.0, start, delays=delays, gradient=gradient, **options)
+    return sum(jnp.sum(x) for x in jax.tree.leaves(sol.ys))
+
+
+@pytest.mark.parametrize(
+    ("gradient", "options"),
+    [
+        (Checkpointed(), {"steps": 2}),
+        pytest.param(Checkpointed(), {"max_steps": 100}, marks=pytest.mark.slow),
+        pytest.param(Direct(), {"steps": 2}, marks=pytest.mark.slow),
+        pytest.param(Direct(), {"max_steps": 100}, marks=pytest.mark.slow),
+        pytest.param(
+            Checkpointed(), {"steps": 2, "solver": diffrax.Kvaerno3()}, marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_parts_of_the_state_equal_those_of_whole_states(gradient, options, x64):
+    """The parts that lags read are linear here, so that polynomials of parts are exact."""
+    by_parts, by_states = (
+        jax.jit(jax.value_and_grad(lambda rate: solve_tank(rate, gradient, which, **options)))(1.5)  # noqa: B023
+        for which in (True, False)
+    )
+    np.testing.assert_allclose(by_parts, by_states, rtol=1e-9)
+
+
+def test_part_that_is_not_linear_keeps_the_order(x64):
+    """z = exp(sin t) solves z' = cos(t) z, where z follows from the logarithm of z(t - 1)."""
+    exact = lambda t: jnp.exp(jnp.sin(t))
+
+    def field(t, y, args, *, history):
+        return jnp.cos(t) * jnp.exp(history[0] + jnp.sin(t) - jnp.sin(t - 1))
+
+    errors = []
+    for n in (2, 4, 8):
+        sol = lagrax.solve(field, 0.0, 3.0, exact, delays=[Lag(1.0, of=jnp.log)], steps=n)
+        errors.append(abs(sol.ys[0] - exact(3.0)))
+    assert np.log2(errors[1] / errors[2]) > 3.8
+    assert errors[2] < 1e-6
+
+
+def test_part_of_a_large_state_keeps_that_part_alone():
+    """A state of 1,000 numbers, of which one is lagged."""
+    steps = 256
+
+    def loss(y0):
+        def field(t, y, args, *, history):
+            return {
+                "field": -y["field"] * history[0],
+                "level": jnp.sin(history[0]) - y["level"] + jnp.mean(y["field"]),
+            }
+
+        delays = [Lag(1.0, of=lambda y: y["level"])]
+        sol = lagrax.solve(field, 0.0, 20.0, y0, delays=delays, max_steps=steps, throw=False)
+        return sum(jnp.sum(x**2) for x in jax.tree.leaves(sol.ys))
+
+    y0 = {"field": jnp.ones(1000), "level": jnp.asarray(1.0)}
+    state = 4 * 1001 * steps
+    memory = lambda f: jax.jit(f).lower(y0).compile().memory_analysis().temp_size_in_bytes
+    assert memory(loss) < 0.1 * state
+    # The starts of steps, and the first slope of each.
+    assert memory(jax.grad(loss)) < 2.3 * state

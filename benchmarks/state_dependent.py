@@ -11,7 +11,12 @@ takes the fastest row of lagrax among those that are at least as accurate; evalu
 in the same way. jitcdde does not count its evaluations. Times are medians of turns in one run on a
 busy machine, in float64.
 
-Measured on:
+Measured on AMD EPYC, 2 cores, python 3.11.7, lagrax 0.2.0, jax 0.10.2, diffrax 0.7.2, equinox
+0.13.8, scipy 1.17.1, jitcdde 1.8.3:
+
+    8.71     ≥ 1 met       time of scipy over lagrax's at equal error, hardest to beat
+    0.082    ≥ 1 missed    time of jitcdde over lagrax's at equal error, hardest to beat
+    0.967    ≥ 1 missed    evaluations of scipy over lagrax's at equal error, hardest to beat
 
 `python benchmarks/state_dependent.py` takes a few minutes. It prints the table and writes the rows.
 Without jitcdde its rows are left out.

@@ -215,7 +215,8 @@ class _Past:
     def read(self, t: float) -> np.ndarray:
         if t <= self.problem.t0 or not self.pieces:
             return np.atleast_1d(np.asarray(self.problem.past(min(t, self.problem.t0)), float))
-        return self.pieces[min(bisect.bisect_left(self.ends, t), len(self.ends) - 1)](t)
+        t = min(t, self.ends[-1])  # beyond, a first guess that stays finite
+        return self.pieces[bisect.bisect_left(self.ends, t)](t)
 
 
 def find_reference(problem: Problem, window: float = 1.0, tol: float = 1e-12) -> np.ndarray:

@@ -30,7 +30,7 @@ TABLE = re.compile(r"(?<=<!-- problems -->\n).*?(?=<!-- /problems -->)", re.DOTA
 TOLERANCES = (1e-4, 1e-6, 1e-8)
 
 
-class Problem(NamedTuple):
+class PublishedProblem(NamedTuple):
     """A published problem: its name and source, equation, span, past, lags and solution.
 
     `exact` gives the solution at the end, or is None if there is no closed form.
@@ -121,56 +121,56 @@ def _feldstein_exact(t: float) -> float:
 ROOT2 = float(np.sqrt(2))
 constant = lambda *values: lambda t: jnp.array(values) + 0 * t
 PROBLEMS = [
-    Problem(
+    PublishedProblem(
         "y′ = y(y − √2 + 1) / (2√t)",
         "Feldstein and Neves 1984",
         "state",
         *(_feldstein, 1.0, 5.0, lambda t: 1.0 + 0 * t),
         *([lambda t, y, args: t - y + ROOT2 - 1], [0.4], _feldstein_exact),
     ),
-    Problem(
+    PublishedProblem(
         "pantograph, y′ = −y + 0.7 y(t/2)",
         "Fox et al. 1971",
         "time, vanishing",
         *(_pantograph, 0.0, 10.0, lambda t: 1.0 + 0 * t),
         *([lambda t, y, args: t / 2], [0.0], _sum_series),
     ),
-    Problem(
+    PublishedProblem(
         "B1",
         "Neves 1975",
         "time, vanishing",
         *(_b1, 0.1, 10.0, jnp.log),
         *([lambda t, y, args: t - jnp.exp(1 - 1 / t)], [0.0], np.log),
     ),
-    Problem(
+    PublishedProblem(
         "B2",
         "Neves and Thompson 1992",
         "time, vanishing",
         *(_b2, 0.0, 2 * float(np.log(66)), lambda t: 1.0 + 0 * t),
         *([lambda t, y, args: t / 2], [0.0], lambda t: 66 * np.exp(-t) - 1),
     ),
-    Problem(
+    PublishedProblem(
         "C1",
         "Paul 1994",
         "state",
         *(_c1, 0.0, 30.0, lambda t: 0.5 + 0 * t),
         *([lambda t, y, args: 1 + jnp.abs(y)], [1.0], None),
     ),
-    Problem(
+    PublishedProblem(
         "C2",
         "Paul 1994",
         "state",
         *(_c2, 0.0, 40.0, constant(1.0, 0.5)),
         *([lambda t, y, args: y[1]], [0.05], None),
     ),
-    Problem(
+    PublishedProblem(
         "C4, red blood cells",
         "Mahaffy et al. 1998",
         "state",
         *(_c4, 0.0, 100.0, constant(3.5, 10.0, 50.0)),
         *([lambda t, y, args: 3.0, lambda t, y, args: 3 + y[2]], [3.0, 3.0], None),
     ),
-    Problem(
+    PublishedProblem(
         "D1",
         "Neves 1975",
         "state, vanishing",
@@ -181,7 +181,7 @@ PROBLEMS = [
             lambda t: np.array([np.log(t), 1 / t]),
         ),
     ),
-    Problem(
+    PublishedProblem(
         "D2, antibodies",
         "Gatica and Waltman 1982",
         "state, vanishing",
@@ -191,7 +191,7 @@ PROBLEMS = [
 ]
 
 
-def solve(problem: Problem, tol: Any, **options) -> lagrax.Solution:
+def solve(problem: PublishedProblem, tol: Any, **options) -> lagrax.Solution:
     """Solves a problem by lagrax, with the relative and absolute tolerance `tol`."""
     delays = [Lag(f, low=low) for f, low in zip(problem.lags, problem.low, strict=True)]
     options = {"max_steps": 4096, "delays": delays} | options

@@ -55,6 +55,7 @@ hypothesis.settings.load_profile("lagrax")
 # Measuring coverage makes these half as slow again, and they reach few lines that no other test
 # does: some of the adjoint's.
 UNMEASURED = {
+    "test_coming_from",
     "test_docs",
     "test_examples",
     "test_gradients",

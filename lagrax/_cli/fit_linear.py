@@ -54,7 +54,7 @@ def choose_model(
         return fit_library(), None
     try:
         library = fit_library()
-    except (FitError, IdentifyError) as error:
+    except IdentifyError as error:
         return linear, f"No polynomial was found, and a linear equation was: {error}"
     ahead = max(1, later or linear.window_)
     errors = [_measure_error(model, ahead) for model in (library, linear)]

@@ -27,6 +27,7 @@ from .fit_options import FitError, FitOptions
 from .fit_scores import Score, explain_failure, find_doubt, score_predictions
 from .fit_seasons import Season, add_seasons, continue_inputs, find_season, read_season
 from .fit_terms import Symbols, Term, choose_all_symbols, list_terms
+from .lagged_run import has_lags_alone
 from .long_run import LongRun, long_run_of, precisely, why_no_map
 from .table import Measurements, read_inputs
 from .units import MONTHS, Calendar, Duration, UnitError
@@ -38,7 +39,7 @@ MOST_REPEATED = 0.5
 MOST_SAMPLES = 1_000_000
 
 
-class Part(NamedTuple):
+class PredictedSeries(NamedTuple):
     """One series of a table with its predictions.
 
     - `predicted`: NaN up to the first sample whose past was measured.
@@ -62,7 +63,7 @@ class Fit:
 
     data: Path
     options: FitOptions
-    parts: list[Part]
+    parts: list[PredictedSeries]
     model: Identifier
     selection: Selection | None
     scores: list[Score]
@@ -440,7 +441,7 @@ def _fit_to(tables: Sequence[Measurements], model: Identifier) -> Identifier:
         return model.fit(ts, states, inputs)
 
 
-def _predict(tables: Sequence[Measurements], model: Identifier) -> list[Part]:
+def _predict(tables: Sequence[Measurements], model: Identifier) -> list[PredictedSeries]:
     """The predictions of each series, NaN up to the sample at which they start."""
     parts = []
     rows = zip(tables, model.predicted_from_, model.held_out_from_, strict=True)
@@ -448,7 +449,7 @@ def _predict(tables: Sequence[Measurements], model: Identifier) -> list[Part]:
         inputs = table.inputs if table.input_names else None
         predicted = np.array(model._predict_as_judged(table.ts, table.ys, inputs), float)
         predicted[:first] = np.nan
-        parts.append(Part(table, predicted, held_out))
+        parts.append(PredictedSeries(table, predicted, held_out))
     return parts
 
 
@@ -482,6 +483,11 @@ def _look_at_long_run(
         return "The equation explains nothing, so its long run is not that of the series."
     if isinstance(model.equation_, HeldLinear):
         return describe_linear_run(model, table.with_unit)
+    if has_lags_alone(model):
+        return (
+            "`lagrax analyse` with the folder of this fit finds its equilibria, whether they are "
+            "stable, and its cycle."
+        )
     reason = why_no_map(model)
     if reason is not None:
         return reason

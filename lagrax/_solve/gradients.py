@@ -53,7 +53,8 @@ class Adjoint(eqx.Module):
 
     Choose it if `Checkpointed` does not fit into memory. It keeps one state an interval, however
     many steps are taken. The gradient is that of the equation, not of the computed solution, so it
-    is only as accurate as the tolerances. Equations with a `Lag` are not supported.
+    is only as accurate as the tolerances. Equations with a `Lag` are not supported: their adjoint
+    reads the whole solution and its own past, and so needs as much memory as `Checkpointed`.
 
     **Arguments:**
 

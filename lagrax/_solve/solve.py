@@ -79,7 +79,8 @@ def solve(
     - `dt0`: the length of the first adaptive step, by default found automatically.
     - `intervals`: required if a delay, t0 or t1 is traced (trained or vmapped). Give at least the
       number of periods of the shortest delay in the span, plus one for a hold without an instant
-      at t0. (With a traced `Lag`, knots follow the kink at an instant of a `Hold` through one
+      at t0. Knots for kinks behind several lags come in addition, for at most a hundred sums of
+      traced lags. (With a traced `Lag`, knots follow the kink at an instant of a `Hold` through one
       lag only, so solvers of high order may be a little less accurate.)
     - `saveat`: as in diffrax. Build it outside of `jit`, so that its times are known before
       tracing, which is cheaper.

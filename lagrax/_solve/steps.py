@@ -91,9 +91,10 @@ class ExplicitRungeKutta(eqx.Module):
         find_slopes = self._loop_over_stages if self.loops else self._unroll_stages
         slopes, stage = find_slopes(f, t, h, y, slope, lagged, stages)
         ends_in_stage = tableau.ssal and dense and not self.loops
-        y1 = stage if ends_in_stage else _add_slopes(y, h, tableau.b_sol, slopes)
-        error = _add_slopes(jax.tree.map(jnp.zeros_like, y), h, tableau.b_error, slopes)
-        if isinstance(slopes, list):
+        y1 = stage if ends_in_stage else _add_slopes(y, h, tableau.b_sol, slopes, self.loops)
+        zero = jax.tree.map(jnp.zeros_like, y)
+        error = _add_slopes(zero, h, tableau.b_error, slopes, self.loops)
+        if not self.loops:
             slopes = jax.tree.map(lambda *ks: jnp.stack(ks), *slopes)
         info = {"y0": y, "y1": y1, "k": jax.tree.map(lambda ks: h * ks, slopes)}
         keeps = tableau.fsal and not self.restarts
@@ -106,7 +107,7 @@ class ExplicitRungeKutta(eqx.Module):
         stage = y
         for i in range(stages):
             if i > 0:
-                stage = _add_slopes(y, h, self.tableau.a_lower[i - 1], slopes)
+                stage = _add_slopes(y, h, self.tableau.a_lower[i - 1], slopes, False)
             if i == 0 and slope is not None:
                 slopes.append(slope)
             else:
@@ -126,7 +127,7 @@ class ExplicitRungeKutta(eqx.Module):
 
         def body(slopes, x):
             i, weights, node, of_stage = x
-            k = f(t + node * h, _add_slopes(y, h, weights, slopes), of_stage)
+            k = f(t + node * h, _add_slopes(y, h, weights, slopes, True), of_stage)
             return put(slopes, i, k), None
 
         xs = np.arange(stages), weights, self.nodes[:stages].astype(t.dtype), lagged
@@ -244,13 +245,15 @@ def make_term(f: VectorField) -> diffrax.ODETerm:
     return diffrax.ODETerm(lambda t, y, args: f(t, y))
 
 
-def _add_slopes(y: State, h: Array, weights: Any, slopes: State | list[State]) -> State:
+def _add_slopes(
+    y: State, h: Array, weights: Any, slopes: State | list[State], are_stacked: bool
+) -> State:
     """y + h * sum(weights * slopes), where slopes are a list or stacked.
 
     The sum is a product with the stacked slopes, which XLA computes once. In a plain sum XLA copies
     a cheap slope into every later stage that uses it, and the copies multiply from stage to stage.
     """
-    if isinstance(slopes, list):
+    if not are_stacked:  # A state may be a list, too.
         used = [i for i, w in enumerate(weights[: len(slopes)]) if w != 0]
         if not used:
             return y

@@ -59,15 +59,15 @@ STEPS = 4
 Values = Float[np.ndarray, " samples"]
 
 
-class Part(NamedTuple):
+class StateSeries(NamedTuple):
     """One state of one trajectory, with the samples at which it was measured."""
 
     values: Values
     known: Bool[np.ndarray, " samples"]
     inputs: Float[np.ndarray, "samples inputs"]
 
-    def until(self, end: int) -> "Part":
-        return Part(self.values[:end], self.known[:end], self.inputs[:end])
+    def until(self, end: int) -> "StateSeries":
+        return StateSeries(self.values[:end], self.known[:end], self.inputs[:end])
 
 
 class Kind(NamedTuple):
@@ -132,7 +132,9 @@ def learn_linear(
     used = [(t, end) for t, end in zip(dataset.shifted, until, strict=True) if end > 1]
     found = []
     for j in range(dataset.states):
-        parts = [Part(t.filled[:end, j], ~np.isnan(t.ys[:end, j]), t.us[:end]) for t, end in used]
+        parts = [
+            StateSeries(t.filled[:end, j], ~np.isnan(t.ys[:end, j]), t.us[:end]) for t, end in used
+        ]
         if max(len(p.values) for p in parts) < LEAST_SAMPLES:
             raise IdentifyError(
                 f"A linear equation is learned from {max(len(p.values) for p in parts)} samples; "
@@ -177,7 +179,7 @@ def _join(found: Sequence[Recursion], gap: float) -> HeldLinear:
 # --- the kind -------------------------------------------------------------------------------------
 
 
-def _learn_state(parts: Sequence[Part], season: int, horizon: int) -> Recursion:
+def _learn_state(parts: Sequence[StateSeries], season: int, horizon: int) -> Recursion:
     """The kind of equation that predicts best, fitted to all samples."""
     logarithmic = grows_with_level([p.values for p in parts], season)
     differences = [0, 1, season] if season else [0, 1]
@@ -207,7 +209,7 @@ def grows_with_level(values: Sequence[Values], season: int) -> bool:
     return bool(slope - 2 * error > POWER)
 
 
-def _judge_kind(parts: Sequence[Part], kind: Kind, season: int, horizon: int) -> float:
+def _judge_kind(parts: Sequence[StateSeries], kind: Kind, season: int, horizon: int) -> float:
     """The mean logarithm of the errors after each cut, infinite if some cut leaves too little."""
     scale = max(float(np.concatenate([p.values for p in parts]).std()), 1e-300)
     errors = []
@@ -231,7 +233,7 @@ def _judge_kind(parts: Sequence[Part], kind: Kind, season: int, horizon: int) ->
 
 
 def _square_errors(
-    recursion: Recursion, part: Part, first: int, last: int, horizon: int
+    recursion: Recursion, part: StateSeries, first: int, last: int, horizon: int
 ) -> Float[np.ndarray, " predicted"]:
     """Squared errors of predictions from the samples before `first` to `last`."""
     origins = np.arange(max(first - 1, 0), last - 1)
@@ -248,7 +250,7 @@ def _square_errors(
 
 
 def predict(
-    recursion: Recursion, part: Part, origins: Int[np.ndarray, " origins"], steps: int
+    recursion: Recursion, part: StateSeries, origins: Int[np.ndarray, " origins"], steps: int
 ) -> Float[np.ndarray, "origins steps"]:
     """Predictions from each origin. Values before the first one are equal to it."""
     z = recursion.kind.transform(part.values)
@@ -268,7 +270,7 @@ def predict(
 # --- coefficients ---------------------------------------------------------------------------------
 
 
-def fit_recursion(parts: Sequence[Part], kind: Kind, season: int) -> Recursion | None:
+def fit_recursion(parts: Sequence[StateSeries], kind: Kind, season: int) -> Recursion | None:
     """Least squares over one step, with as many lags as Akaike's corrected criterion prefers, since
     predictions are wanted rather than the true order. None if there are too few samples."""
     drivers = _choose_drivers(parts, kind, season)
@@ -287,7 +289,9 @@ def fit_recursion(parts: Sequence[Part], kind: Kind, season: int) -> Recursion |
     return Recursion(kind, constant, _expand(found[width:], kind.difference), inputs)
 
 
-def _choose_drivers(parts: Sequence[Part], kind: Kind, season: int) -> Bool[np.ndarray, " inputs"]:
+def _choose_drivers(
+    parts: Sequence[StateSeries], kind: Kind, season: int
+) -> Bool[np.ndarray, " inputs"]:
     """The inputs of an equation of this kind. Changes are driven by inputs that repeat with the
     season, which changes over a season do not see; other inputs shift the level."""
     width = parts[0].inputs.shape[1]
@@ -301,7 +305,7 @@ def _choose_drivers(parts: Sequence[Part], kind: Kind, season: int) -> Bool[np.n
     return (np.sqrt(np.mean(change**2, axis=0)) < REPEATS * size) & (size > 0)
 
 
-def _count_lags(parts: Sequence[Part], kind: Kind, season: int) -> int:
+def _count_lags(parts: Sequence[StateSeries], kind: Kind, season: int) -> int:
     lengths = [max(len(p.values) - kind.difference, 0) for p in parts]
     most = MOST_LAGS
     if kind.difference <= 1 and 0 < season < MOST_SEASON:
@@ -310,7 +314,7 @@ def _count_lags(parts: Sequence[Part], kind: Kind, season: int) -> int:
 
 
 def _list_rows(
-    parts: Sequence[Part], kind: Kind, drivers: Bool[np.ndarray, " inputs"], most: int
+    parts: Sequence[StateSeries], kind: Kind, drivers: Bool[np.ndarray, " inputs"], most: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
     """For each step to a measured sample: the constant and the inputs, the last `most` values, and
     the value after them."""
@@ -354,7 +358,7 @@ def _fit_order(
     return least, width, found * size[-1] / size[:best]
 
 
-def _expand(lags: Float[np.ndarray, " lags"], difference: int) -> Float[np.ndarray, " lags"]:
+def _expand(lags: Float[np.ndarray, " changes"], difference: int) -> Float[np.ndarray, " lags"]:
     """The lags of values from those of changes, x(k + 1) = x(k + 1 − d) + Σ φ (x(k) − x(k − d))."""
     if not difference:
         return lags

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from lagrax import Identifier
+from lagrax import Identifier, IdentifyError
 from lagrax._cli.fit_linear import choose_model, describe_linear_run
 from lagrax._cli.fit_options import FitError
 
@@ -62,12 +62,16 @@ def test_the_better_equation_is_chosen():
     assert sentence.endswith("The polynomial is used; --field linear keeps the other.")
 
     def fail():
-        raise FitError("no polynomial stays finite.")
+        raise IdentifyError("It does not stay finite.")
+
+    def refuse():
+        raise FitError("The numbers are too large.")
 
     assert choose_model(fail, lambda: good, 8)[0] is good
     assert choose_model(lambda: bad, fail, 8) == (bad, None)
+    assert choose_model(lambda: bad, refuse, 8) == (bad, None)
     with pytest.raises(FitError):
-        choose_model(fail, fail, 8)
+        choose_model(refuse, lambda: good, 8)
 
 
 def test_the_long_run_of_a_linear_equation():

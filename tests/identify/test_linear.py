@@ -6,7 +6,7 @@ import pytest
 
 from lagrax import Identifier
 from lagrax.identify import IdentifyError
-from lagrax.identify._linear import Kind, Part, fit_recursion
+from lagrax.identify._linear import Kind, StateSeries, fit_recursion
 
 
 def make_autoregression(samples=400, noise=0.1, seed=0):
@@ -91,12 +91,12 @@ def test_the_season_of_inputs_drives_changes():
     wave, other = np.cos(2 * np.pi * k / 12), np.sin(k)
     x = np.cumsum(np.append(0.0, wave[:-1]) + 0.3 * rng.standard_normal(240))
     us = np.stack([wave, other], axis=1)
-    found = fit_recursion([Part(x, np.ones(240, bool), us)], Kind(1, False), 12)
+    found = fit_recursion([StateSeries(x, np.ones(240, bool), us)], Kind(1, False), 12)
     assert found is not None
     assert np.sum(found.lags) == pytest.approx(1)
     assert found.inputs[0] == pytest.approx(1, abs=0.1)
     assert found.inputs[1] == 0
-    over_season = fit_recursion([Part(x, np.ones(240, bool), us)], Kind(12, False), 12)
+    over_season = fit_recursion([StateSeries(x, np.ones(240, bool), us)], Kind(12, False), 12)
     assert over_season is not None
     assert np.sum(over_season.lags) == pytest.approx(1)
     assert np.all(over_season.inputs == 0)

@@ -141,7 +141,6 @@ def tumour(p, tau):
     return np.stack(rows)
 
 
-@pytest.mark.slow  # the page itself is run with the others
 def test_diffrax_and_lagrax_agree(monkeypatch):
     names = run("diffrax", "python", monkeypatch)
     for kind in ("", "_held", "_lag"):

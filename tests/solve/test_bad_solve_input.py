@@ -109,6 +109,11 @@ CALLS = {
         ValueError,
         ["Lag", "tau[1]=-2.0", "positive", "1 of 2"],
     ),
+    "adjoint with a matrix of lags": (
+        lambda: solve(delays=[LagMatrix(np.ones((1, 1)))], y0=ONES[:1], gradient=Adjoint()),
+        ValueError,
+        ["Adjoint()", "LagMatrix", "Checkpointed()"],
+    ),
     "part not a function": (lambda: Lag(1.0, of="level"), TypeError, ["Lag", "of='level'"]),
     "part of a hold not a function": (lambda: Hold(1.0, of=0), TypeError, ["Hold", "of=0"]),
     "part of whole numbers": (

@@ -27,6 +27,7 @@ from .fit_options import FitError, FitOptions
 from .fit_scores import Score, explain_failure, find_doubt, score_predictions
 from .fit_seasons import Season, add_seasons, continue_inputs, find_season, read_season
 from .fit_terms import Symbols, Term, choose_all_symbols, list_terms
+from .lagged_run import has_lags_alone
 from .long_run import LongRun, long_run_of, precisely, why_no_map
 from .table import Measurements, read_inputs
 from .units import MONTHS, Calendar, Duration, UnitError
@@ -482,6 +483,11 @@ def _look_at_long_run(
         return "The equation explains nothing, so its long run is not that of the series."
     if isinstance(model.equation_, HeldLinear):
         return describe_linear_run(model, table.with_unit)
+    if has_lags_alone(model):
+        return (
+            "`lagrax analyse` with the folder of this fit finds its equilibria, whether they are "
+            "stable, and its cycle."
+        )
     reason = why_no_map(model)
     if reason is not None:
         return reason

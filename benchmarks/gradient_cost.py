@@ -11,7 +11,7 @@ Times are medians of three timings in one run. Memory in MB:
 
     intervals x steps     8 x 1    8 x 4   8 x 16   8 x 64   64 x 16  256 x 16
     Direct                   57      228      967     3855      6961     27509
-    Checkpointed              5       15      112      433       116       128
+    Checkpointed              5       15        6        9        10        23
     Adjoint                   6        6        6        6        13        38
     diffrax                   7        8       12       18        67       256
 
@@ -21,15 +21,16 @@ step. diffrax stores the state at some steps, which is more with 256 intervals. 
 gradient in float64 is 4e-3, 6e-7, 2e-10 and 3e-13 with 1, 4, 16 and 64 steps, for Adjoint as for
 Direct. In float32 it stays at 3e-6.
 
-Measured on AMD EPYC, 2 cores, python 3.11.7, lagrax 0.1.0, jax 0.10.2, diffrax 0.7.2, equinox
+Measured on AMD EPYC, 2 cores, python 3.11.7, lagrax 0.2.0, jax 0.10.2, diffrax 0.7.2, equinox
 0.13.8:
 
     1        ≤ 3 met       Checkpointed: memory that one more interval adds, in states
-    0.0166   ≤ 0.2 met     Checkpointed: memory over Direct's, 64 intervals of 16 steps
+    0.00143  ≤ 0.2 met     Checkpointed: memory over Direct's, 64 intervals of 16 steps
     1        ≤ 1.2 met     Adjoint: memory with 64 steps over 1, 8 intervals
-    0.904    ≤ 1.5 met     Checkpointed: time over Direct's, 8 intervals of 16 steps
-    9.47     ≤ 1 missed    Checkpointed: memory over diffrax's, 8 intervals of 16 steps
-    1.17     ≥ 1 met       diffrax's time over Checkpointed's, 8 intervals of 16 steps
+    0.874    ≤ 1.5 met     Checkpointed: time over Direct's, 8 intervals of 16 steps
+    0.533    ≤ 1 met       Checkpointed: memory over diffrax's, 8 intervals of 16 steps
+    0.533    ≤ 1 met       Checkpointed: memory over diffrax's, 8 intervals of 64 steps
+    1.07     ≥ 1 met       diffrax's time over Checkpointed's, 8 intervals of 16 steps
     2.53e-13 ≤ 1e-08 met   Adjoint: gradient's error in float64, 64 steps
 
 `.venv-bench/bin/python benchmarks/gradient_cost.py` takes three minutes. It prints the table and

@@ -13,17 +13,17 @@ against the same loss with plain diffrax and without one, and 64 different lags 
 Measured on AMD EPYC, 2 cores, python 3.11.7, lagrax 0.2.0, jax 0.10.2, diffrax 0.7.2, equinox
 0.13.8:
 
-    2.21     ≤ 2.5 met     lags 1 and 10, max_steps 4096: the gradient's memory, in tapes
-    1.01     ≤ 1.2 met     lags 1 and 10, max_steps 4096: the solve's memory, in tapes
-    2.33     ≤ 2.5 met     lags 1 and 10, max_steps 256: the gradient's memory, in tapes
-    1.12     ≤ 1.2 met     lags 1 and 10, max_steps 256: the solve's memory, in tapes
+    2.2      ≤ 2.5 met     lags 1 and 10, max_steps 4096: the gradient's memory, in tapes
+    1        ≤ 1.2 met     lags 1 and 10, max_steps 4096: the solve's memory, in tapes
+    2.27     ≤ 2.5 met     lags 1 and 10, max_steps 256: the gradient's memory, in tapes
+    1.07     ≤ 1.2 met     lags 1 and 10, max_steps 256: the solve's memory, in tapes
     2.2      ≤ 2.5 met     lag 1, max_steps 4096: the gradient's memory, in tapes
     1        ≤ 1.2 met     lag 1, max_steps 4096: the solve's memory, in tapes
-    2.25     ≤ 2.5 met     lag 1, max_steps 256: the gradient's memory, in tapes
-    1.04     ≤ 1.2 met     lag 1, max_steps 256: the solve's memory, in tapes
-    2.22     ≤ 2.5 met     lags 1 and 10, 10 steps an interval: the gradient's memory, in tapes
-    2.08     ≤ 1.5 missed  population: compilation with a lag over diffrax's without
-    3.99     ≤ 3 missed    64 lags over 1 lag: compilation
+    2.23     ≤ 2.5 met     lag 1, max_steps 256: the gradient's memory, in tapes
+    1.02     ≤ 1.2 met     lag 1, max_steps 256: the solve's memory, in tapes
+    2.18     ≤ 2.5 met     lags 1 and 10, 10 steps an interval: the gradient's memory, in tapes
+    1.67     ≤ 1.5 missed  population: compilation with a lag over diffrax's without
+    5.45     ≤ 3 missed    64 lags over 1 lag: compilation
 
 `.venv-bench/bin/python benchmarks/lag_cost.py` takes two minutes. It prints the rows and the goals,
 and writes results/lag_cost.json. `--tiny` checks that everything runs.

@@ -19,7 +19,8 @@ BOUNDS_PYTHONS := $(foreach v,3.11 3.13,$(if $(shell python$(v) -V 2>/dev/null),
 BOUNDS := $(foreach v,$(BOUNDS_PYTHONS),lowest-$(v) newest-$(v))
 UV := .venv-uv/bin/uv
 
-QUESTIONS := population_step ndde_step throughput work_precision gradient_cost lag_cost plain_cost hold_split
+QUESTIONS := population_step ndde_step throughput work_precision gradient_cost lag_cost plain_cost hold_split \
+    dose_events delay_network state_dependent
 
 .PHONY: help demo reproduce bench bench-data test test-all coverage test-bounds lint types docs tutorials package soak clean
 .PHONY: $(BOUNDS)

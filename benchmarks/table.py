@@ -48,6 +48,13 @@ BARS = (
     ),
     ("a lagged network, a gradient", "torchdde", "ndde_step", ("network, gradient",)),
     ("Hutchinson's equation, a gradient", "torchdde", "ndde_step", ("Hutchinson, gradient",)),
+    ("a brain network, a second", "vbjax", "delay_network", ("solve at equal error", "vbjax")),
+    (
+        "a brain network, a second",
+        "tvboptim",
+        "delay_network",
+        ("solve at equal error", "tvboptim"),
+    ),
     ("Hutchinson's equation, many solves", "jitcdde", "throughput", ("jitcdde", "adaptive steps")),
     ("population, many solves", "SciPy", "throughput", ("scipy",)),
     ("population, many solves", "diffrax", "throughput", ("float64, adaptive",)),
@@ -63,6 +70,7 @@ BARS = (
 # The questions that docs/performance.md answers in its tables.
 SHOWN = (
     *("population_step", "ndde_step", "throughput", "gradient_cost", "lag_cost", "plain_cost"),
+    *("delay_network", "state_dependent"),
     "gpu_step",
 )
 BEGIN, END = "<!-- made by benchmarks/table.py -->\n", "<!-- end -->\n"
@@ -192,7 +200,7 @@ def draw_chart(folder: Path, path: Path) -> None:
 
     values = ratios(folder)
     # Narrow, so that its text stays legible on a phone.
-    figure = Figure(figsize=(5.6, 5.6), layout="constrained")
+    figure = Figure(figsize=(5.6, 6.4), layout="constrained")
     axes = figure.subplots()
     places = range(len(BARS), 0, -1)
     colours = ["#0072B2" if value >= 1 else "#D55E00" for value in values]

@@ -95,7 +95,7 @@ def add_seasons(table: Measurements, seasons: Sequence[Duration]) -> Measurement
                 f"({table.in_words(table.span)}), so it cannot be learned: give another one."
             )
         most = MOST_PAIRS if len(seasons) == 1 else MOST_PAIRS - 1
-        found.append((length, min(most, _count_pairs(table, length))))
+        found.append((length, min(float(most), _count_pairs(table, length))))
     return repeat_seasons(table, found)
 
 
@@ -108,7 +108,7 @@ def _count_pairs(table: Measurements, length: float) -> float:
     pairs = int(length / table.gap - 1) // 2
     alternates = abs(length / table.gap - 2 * (pairs + 1)) < 1e-3
     sine = np.sin(2 * np.pi * (pairs + 1) * _middles(table.ts) / length)
-    return pairs + 0.5 if alternates and np.abs(sine).min() > LEAST_SINE else pairs
+    return pairs + 0.5 if alternates and np.abs(sine).min() > LEAST_SINE else float(pairs)
 
 
 def repeat_seasons(

@@ -118,7 +118,7 @@ def read_like(data: Path, fitted: dict[str, Any]) -> list[Measurements]:
         dt=parse_period(str(options["dt"])) if options.get("dt") else None,
     )
     tables = read_tables(data, roles, to_learn=False)
-    seasons = [(length, pairs) for length, pairs in fitted["seasons"]]
+    seasons = [(float(length), float(pairs)) for length, pairs in fitted["seasons"]]
     return [repeat_seasons(t, seasons, _count_origin(t, fitted["start"])) for t in tables]
 
 

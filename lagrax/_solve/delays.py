@@ -215,7 +215,7 @@ class Lag(LagEntry):
 
     def __init__(
         self,
-        tau: RealScalar | Real[ArrayLike, " lags"] | Learn | Callable,
+        tau: RealScalar | Sequence[RealScalar] | Real[ArrayLike, " lags"] | Learn | Callable,
         *,
         low: float | int | None = None,
         high: float | int | None = None,

@@ -70,17 +70,17 @@ class LagReader(eqx.Module):
     reaches: bool = eqx.field(static=True)
     tape: Tape | None = None
 
-    def locate(self, t: Real[Array, ""], right: Bool[Array, ""]) -> list[Int[Array, " lags"]]:
+    def locate(self, t: Real[Array, ""], right: Bool[Array, ""]) -> list[Int[Array, "..."]]:
         """The numbers of the steps on the tape that `read` needs, for each group."""
         return [group.locate(self, t, right) for group in self._groups()]
 
-    def take(self, steps: list[Int[Array, "... lags"]]) -> list[Piece]:
+    def take(self, steps: list[Int[Array, "..."]]) -> list[Piece]:
         """The polynomials that `locate` found, for each group."""
         assert self.tape is not None
         groups = zip(self._groups(), steps, strict=True)
         return [self.tape.take(step, group.components, group.part) for group, step in groups]
 
-    def add(self, tape: Tape, steps: list[Int[Array, "... lags"]], pieces: list[Piece]) -> Tape:
+    def add(self, tape: Tape, steps: list[Int[Array, "..."]], pieces: list[Piece]) -> Tape:
         """Adds to the entries of a tape. The transpose of `take`."""
         for group, step, piece in zip(self._groups(), steps, pieces, strict=True):
             tape = add_piece(tape, step, piece, group.components, group.part)

@@ -1,13 +1,13 @@
 """Entries of the history beyond `Lag`: `Distributed`, `LagMatrix` and `Slope`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Int, PyTree, Real
+from jaxtyping import Array, ArrayLike, Bool, Int, Num, PyTree, Real
 
 from .arguments import check_whole, format_value, is_traced, real_array
 from .delays import LagEntry, Learn, ReadKind, RealScalar, check_part, check_period, check_positive
@@ -27,7 +27,8 @@ class Distributed(LagEntry):
 
     The integral is a Gauss–Radau sum over the state at time t and `nodes - 1` lags. It is exact if
     the integrand is a polynomial of degree 2 · nodes − 2 in s. While a kink of the solution, such
-    as that at t0, is less than `upto` ago, the error falls as the square of `nodes` only.
+    as that at t0, is less than `upto` ago, the error falls as the square of `nodes` only, and
+    slower still after a jump of the state.
 
     No interval is longer than the shortest lag, which is about 3.7 `upto` / nodes², so cost grows
     with the square of `nodes`.
@@ -46,7 +47,7 @@ class Distributed(LagEntry):
     upto: RealScalar
     of: Callable | None = eqx.field(repr=False)
     nodes: int = eqx.field(static=True)
-    weights: Real[Array, " nodes ..."] | None
+    weights: Num[Array, "nodes ..."] | None
 
     needs_state: ClassVar[bool] = True
 
@@ -258,9 +259,11 @@ class Slope(LagEntry):
     Choose it if the equation has the delayed derivative, as those of lossless transmission lines
     and of machines in contact with a moving surface do.
 
-    The slope is the derivative of the dense output, so it is one order less accurate than a `Lag`.
-    A kink at t0 does not become smoother: it comes back after every lag, and all of these times are
-    breakpoints. Before t0 the slope is that of the past, so give `y0` as a function of time.
+    The slope is the derivative of the dense output, and steps have the same order as with a `Lag`.
+    A kink at t0 does not become smoother. It comes back after every lag, and all of these times are
+    breakpoints, up to 1,000 sums of lags. If lags are traced, kinks at instants of a `Hold` or an
+    `Input` are followed through one lag only, so adaptive steps do better there. Before t0 the
+    slope is that of the past, so give `y0` as a function of time.
 
     Neutral equations whose factor of z'(t − τ) is above 1 in size amplify errors without bound.
 
@@ -277,7 +280,12 @@ class Slope(LagEntry):
     reads: ClassVar[ReadKind] = "slopes"
     smooths: ClassVar[bool] = False
 
-    def __init__(self, tau: RealScalar | Real[ArrayLike, " lags"], *, of: Callable | None = None):
+    def __init__(
+        self,
+        tau: RealScalar | Sequence[RealScalar] | Real[ArrayLike, " lags"],
+        *,
+        of: Callable | None = None,
+    ):
         self.of = check_part(of, "Slope")
         if isinstance(tau, Learn):
             raise TypeError(f"Slope got tau={tau!r}; expected a positive number.")

@@ -229,16 +229,14 @@ def _restore_linear(
         raise ValueError(f"linear = {saved!r:.60}")
     if saved.lag[-1] > longest:
         raise ValueError(f"a lag of {saved.lag[-1]} samples, with {longest} samples")
-    zeros: Any = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.zeros(()).dtype)
-    field = HeldLinear(
-        zeros(states),
-        zeros(len(saved.lag), states),
-        zeros(dataset.inputs, states),
-        find_gap(dataset.shifted),
-        saved.lag,
-        saved.logarithmic,
-    )
-    members = _fill_members(Equation(field, zeros(0)), arrays.members)
+    gap = find_gap(dataset.shifted)
+
+    def make_empty() -> Equation:
+        lags, inputs = jnp.zeros((len(saved.lag), states)), jnp.zeros((dataset.inputs, states))
+        field = HeldLinear(jnp.zeros(states), lags, inputs, gap, saved.lag, saved.logarithmic)
+        return Equation(field, jnp.zeros(0))
+
+    members = _fill_members(eqx.filter_eval_shape(make_empty), arrays.members)
     return restore_linear(dataset, options, members)
 
 

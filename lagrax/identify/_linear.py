@@ -358,7 +358,7 @@ def _fit_order(
     return least, width, found * size[-1] / size[:best]
 
 
-def _expand(lags: Float[np.ndarray, " lags"], difference: int) -> Float[np.ndarray, " lags"]:
+def _expand(lags: Float[np.ndarray, " changes"], difference: int) -> Float[np.ndarray, " lags"]:
     """The lags of values from those of changes, x(k + 1) = x(k + 1 − d) + Σ φ (x(k) − x(k − d))."""
     if not difference:
         return lags

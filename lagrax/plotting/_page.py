@@ -184,10 +184,11 @@ def prose(text: str) -> Any:
     # Every second piece stands between two backticks; one without a partner stays as it is.
     for i in range(1, len(pieces) - 1, 2):
         pieces[i] = f"<code>{pieces[i]}</code>"
+    whole = '<span style="white-space: nowrap">\\1</span>'
+    pieces[::2] = [_OPTION.sub(whole, piece) for piece in pieces[::2]]
     if len(pieces) % 2 == 0:
         pieces[-2:] = ["`".join(pieces[-2:])]
-    whole = '<span style="white-space: nowrap">\\1</span>'
-    return markup.Markup(_OPTION.sub(whole, "".join(pieces)))
+    return markup.Markup("".join(pieces))
 
 
 def duration(seconds: float | int | None) -> str:

@@ -65,13 +65,14 @@ BARS = (
         ("torchdiffeq dopri5, direct", "lagrax in f32"),
     ),
     ("NPCDDE5 on a GPU, a training step", "diffrax", "gpu_step", ("diffrax", "lagrax in f32")),
+    ("a network on a GPU, a gradient", "vbjax", "gpu_delays", ("0.1 ms, gradient",)),
 )
 
 # The questions that docs/performance.md answers in its tables.
 SHOWN = (
     *("population_step", "ndde_step", "throughput", "gradient_cost", "lag_cost", "plain_cost"),
     *("delay_network", "state_dependent"),
-    "gpu_step",
+    *("gpu_step", "gpu_delays"),
 )
 BEGIN, END = "<!-- made by benchmarks/table.py -->\n", "<!-- end -->\n"
 TOTAL = re.compile(r"(?<=<!-- goals -->\n\n).*")

@@ -298,7 +298,7 @@ def _make_first_carry(
     if method.steps is None and not field.is_constant and found is None:
         row = jax.tree.map(lambda x: x[0], rows)
         interval = _make_interval(problem, field, initial, carry.knots[0], carry.find_state, row)
-        interval = interval.with_tape(recording.tape if recording else None, limit=0)
+        interval = interval.with_tape(recording.tape if recording else None, jnp.asarray(0))
         carry = carry._replace(adaptive=start_adaptive(interval, method, grid.end))
     return carry
 

@@ -46,17 +46,35 @@ def test_error_follows_the_tolerance_and_a_step_ends_at_the_kink(x64):
         assert np.min(np.abs(sol.dense.ts - 2)) < 3 * tol
 
 
+def jumping(t):
+    return jnp.where(t < 0, 2.0, 1.0)
+
+
+# The delayed time of y' = y(y - 2) passes 0 at t = 1/2, where the past jumps from 2 to 1.
+JUMPING = {"delays": [Lag(lambda t, y, args: t - y + 2, low=0.3)], "solver": diffrax.Bosh3()}
+
+
+def delayed(t, y, args, *, history):
+    return history[0]
+
+
 def test_located_steps_keep_the_order(x64):
     """Constant steps that end at the kink as well, against equal steps that cross it."""
     located = jax.jit(
         lambda dt: lagrax.solve(
-            published, 1.0, 5.0, 1.0, delays=[PUBLISHED], dt0=dt,
-            stepsize_controller=diffrax.ConstantStepSize(), solver=diffrax.Bosh3(),
-        ).ys[0]
-    )  # fmt: skip
-    lengths = np.array([0.2, 0.1, 0.05])
-    errors = np.array([abs(located(h) - exact(5.0)) for h in lengths])
+            *(delayed, 0.0, 0.8, jumping),
+            dt0=dt,
+            stepsize_controller=diffrax.ConstantStepSize(),
+            **JUMPING,
+        )
+    )
+    exact = 2 + (np.exp(0.6) - 1) / 2
+    lengths = np.array([0.1, 0.05, 0.025])
+    errors = np.array([abs(located(h).ys[0] - exact) for h in lengths])
     assert np.all(np.log2(errors[:-1] / errors[1:]) > 2.6)
+    crossing = lagrax.solve(delayed, 0.0, 0.8, jumping, steps=11, **JUMPING)
+    assert crossing.stats["num_steps"] > 0.8 / lengths[-1]
+    assert abs(crossing.ys[0] - exact) > 100 * errors[-1]
 
 
 # --- the same as what is known otherwise ----------------------------------------------------------
@@ -102,12 +120,11 @@ def test_lag_beside_a_function_follows_its_kinks(x64):
 
 
 def test_past_that_jumps_is_seen_on_its_own_side(x64):
-    """y' = y(y - 2) with a past of 2 and y(0) = 1. The delayed time passes 0 at t = 1/2."""
     sol = lagrax.solve(
-        lambda t, y, args, *, history: history[0], 0.0, 0.8,
-        lambda t: jnp.where(t < 0, 2.0, 1.0),
-        delays=[Lag(lambda t, y, args: t - y + 2, low=0.3)], stepsize_controller=control(1e-8),
-    )  # fmt: skip
+        *(delayed, 0.0, 0.8, jumping),
+        delays=JUMPING["delays"],
+        stepsize_controller=control(1e-8),
+    )
     np.testing.assert_allclose(sol.ys[0], 2 + (np.exp(0.6) - 1) / 2, rtol=3e-8)
 
 

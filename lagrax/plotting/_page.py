@@ -169,10 +169,13 @@ def words(value: Any) -> str:
 _EQUATION = re.compile(r"(?<=\S) ([=≈≠≤≥<>+−-]) (?=\S)")
 _PERCENT = re.compile(r"(?<=\d) (?=%)")
 _INTERVAL = re.compile(r"(?<=\[)([^\s\]]+), (?=[^\s\]]+\])")
+# An option of the command.
+_OPTION = re.compile(r"(?<![\w-])(--[a-z][a-z-]*)")
 
 
 def prose(text: str) -> Any:
-    """A sentence as HTML. Lines do not break inside equations, and `code` is set as code."""
+    """A sentence as HTML. Lines do not break inside equations and options, and `code` is set as
+    code."""
     text = _EQUATION.sub("\N{NO-BREAK SPACE}\\1\N{NO-BREAK SPACE}", text)
     text = _PERCENT.sub("\N{NO-BREAK SPACE}", text)
     text = _INTERVAL.sub("\\1,\N{NO-BREAK SPACE}", text)
@@ -181,6 +184,8 @@ def prose(text: str) -> Any:
     # Every second piece stands between two backticks; one without a partner stays as it is.
     for i in range(1, len(pieces) - 1, 2):
         pieces[i] = f"<code>{pieces[i]}</code>"
+    whole = '<span style="white-space: nowrap">\\1</span>'
+    pieces[::2] = [_OPTION.sub(whole, piece) for piece in pieces[::2]]
     if len(pieces) % 2 == 0:
         pieces[-2:] = ["`".join(pieces[-2:])]
     return markup.Markup("".join(pieces))

@@ -29,6 +29,7 @@ from lagrax._cli.table import read_table
 from lagrax._cli.units import Duration
 from lagrax._solve.delays import Hold, Lag, Learn, holds
 from lagrax.identify._selection import Candidate, Scan, Selection
+from lagrax.plotting._page import prose
 
 QUICK = ["--field", "library", "--ensemble", "3", "--forecast", "5"]
 
@@ -431,7 +432,7 @@ def test_useless_fits_get_a_warning(answer):
         sentence = "No better than standing still on the held-out end: x. Do not trust the forecast"
         assert useless.doubt.startswith(sentence)
         assert useless.doubt in format_lines(useless)
-        assert useless.doubt in page_of(useless)
+        assert str(prose(useless.doubt)) in page_of(useless)
         assert summarise(useless)["doubt"] == useless.doubt
     wild = dataclasses.replace(result, scores=[Score("x", -8.0, 3.0, 3.5, 1.0)])
     assert wild.doubt.startswith("Off by more than the held-out end varies: x. Do not trust")
@@ -531,7 +532,7 @@ def test_uncertain_periods_are_named(answer, good, sentence):
     for unsure in (learned, selected):
         assert len(unsure.unsure) == bool(sentence)
         assert sentence in "\n".join(format_lines(unsure))
-        assert sentence in page_of(unsure)
+        assert str(prose(sentence)) in page_of(unsure)
 
 
 # --- what is refused ------------------------------------------------------------------------------

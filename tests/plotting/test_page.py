@@ -67,6 +67,7 @@ def whole(tmp_path_factory):
         ("x (1 − y) + 1 < b", "x (1~−~y)~+~1~&lt;~b"),
         ("Use `--seeds 3` & `b`.", "Use <code>--seeds 3</code> &amp; <code>b</code>."),
         ("One ` and <b>", "One ` and &lt;b&gt;"),
+        ("try --hold 1s", 'try <span style="white-space: nowrap">--hold</span> 1s'),
         ("`a` and ` alone", "<code>a</code> and ` alone"),
     ],
 )

@@ -34,7 +34,7 @@ def find_stable_pairs(
 
 def _describe_equilibrium(make: Callable[..., Any], ranges: list[ParameterRange]) -> str:
     """Names the equilibrium of the chart, which Newton's method finds from the start."""
-    start, found = None, []
+    start, found = np.empty(0), []
     for pair in itertools.product(*((r.low, r.high) for r in ranges)):
         equation = as_lagged(make(*jnp.asarray(pair, float)))
         start = np.asarray(equation.vector(), float)

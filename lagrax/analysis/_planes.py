@@ -304,7 +304,7 @@ def list_strokes(
             height = float(y[j] + share * (y[j + 1] - y[j]))
             above = np.nan_to_num(on_columns[j], nan=np.inf) < height
             inside = np.where(above, there[j + 1], there[j])
-            ends = [np.interp(height, *sides(i)) for i in np.flatnonzero(np.diff(inside))]
+            ends = [np.interp(height, *sides(i)) for i in np.flatnonzero(np.diff(inside)).tolist()]
             ends = [x[0]] * int(inside[0]) + ends + [x[-1]] * int(inside[-1])
             strokes += [
                 (float(a), float(b), height) for a, b in zip(ends[::2], ends[1::2], strict=True)

@@ -15,7 +15,7 @@ from .._solve.arguments import check_whole, is_number
 from .._solve.delays import Delay, Lag, describe, has_one_period
 from ..plotting import Figure, Panel, Points
 from ._lookback import find_reach
-from ._options import DEFAULTS
+from ._options import Options
 from ._periods import ComparedSeries, Scan as Scan, WindowErrors, find_periods, prepare_comparison
 from ._regression import MOST_DEGREE, TOO_HIGH, is_not_worse
 from ._series import read_series
@@ -110,7 +110,7 @@ def select_delays(
     time: str | None = None,
     degree: int = 2,
     window: int = 16,
-    validation: float = DEFAULTS["validation"],
+    validation: float = Options.validation,
 ) -> Selection:
     """Compares candidates for the delays of an equation by their error on held-out windows.
 

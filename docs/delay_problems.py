@@ -209,7 +209,7 @@ def solve(problem: PublishedProblem, tol: Any, **options) -> lagrax.Solution:
 class _Past:
     """The solution so far as a list of SciPy's dense outputs."""
 
-    def __init__(self, problem: Problem):
+    def __init__(self, problem: PublishedProblem):
         self.problem, self.ends, self.pieces = problem, [], []
 
     def read(self, t: float) -> np.ndarray:
@@ -219,7 +219,9 @@ class _Past:
         return self.pieces[bisect.bisect_left(self.ends, t)](t)
 
 
-def find_reference(problem: Problem, window: float = 1.0, tol: float = 1e-12) -> np.ndarray:
+def find_reference(
+    problem: PublishedProblem, window: float = 1.0, tol: float = 1e-12
+) -> np.ndarray:
     """The state at the end by SciPy, window by window.
 
     Each window is solved again and again, with delayed states in the window from the last solution,
@@ -266,14 +268,14 @@ def find_reference(problem: Problem, window: float = 1.0, tol: float = 1e-12) ->
 # --- the table ------------------------------------------------------------------------------------
 
 
-def find_solution(problem: Problem) -> np.ndarray:
+def find_solution(problem: PublishedProblem) -> np.ndarray:
     """The state at the end, in closed form or by `find_reference`."""
     if problem.exact is not None:
         return np.asarray(problem.exact(problem.t1))
     return find_reference(problem)
 
 
-def measure(problem: Problem, solution: Any) -> list[dict[str, float]]:
+def measure(problem: PublishedProblem, solution: Any) -> list[dict[str, float]]:
     """The error at the end and the number of evaluations, for each tolerance."""
     run = jax.jit(lambda tol: solve(problem, tol))
     rows = []

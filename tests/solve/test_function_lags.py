@@ -201,7 +201,7 @@ def test_gradients_match_each_other_and_differences(options, x64):
 # --- lags that vanish -----------------------------------------------------------------------------
 
 
-def pantograph(p, tol, gradient=Checkpointed()):
+def pantograph(p, tol, gradient=Checkpointed(), solver=None):
     """y' = a y(t) + b y(q t), whose lag is 0 at the start."""
     return lagrax.solve(
         lambda t, y, args, *, history: p["a"] * y + p["b"] * history[0],
@@ -209,6 +209,7 @@ def pantograph(p, tol, gradient=Checkpointed()):
         2.0,
         p["start"],
         delays=[Lag(lambda t, y, args: (1 - p["q"]) * t, low=0)],
+        solver=diffrax.Tsit5() if solver is None else solver,
         stepsize_controller=control(tol),
         gradient=gradient,
         max_steps=128,
@@ -243,6 +244,36 @@ def test_gradient_of_the_pantograph_matches_that_of_its_series(gradient, x64):
     got = jax.jit(jax.grad(lambda p: pantograph(p, 1e-9, gradient).ys[0]))(PANTOGRAPH)
     for name in PANTOGRAPH:
         np.testing.assert_allclose(got[name], expected[name], rtol=1e-7)
+
+
+def test_implicit_solver_iterates_lags_that_vanish(x64):
+    """Values and gradients of the pantograph, with an implicit solver."""
+    expected = jax.value_and_grad(sum_series)(PANTOGRAPH, 2.0)
+    solve = lambda p, tol: pantograph(p, tol, solver=diffrax.Kvaerno5()).ys[0]
+    value_and_grad = jax.jit(jax.value_and_grad(solve))
+    for tol in (1e-5, 1e-8):
+        value, gradient = value_and_grad(PANTOGRAPH, tol)
+        np.testing.assert_allclose(value, expected[0], atol=10 * tol)
+        for name in PANTOGRAPH:
+            np.testing.assert_allclose(gradient[name], expected[1][name], atol=100 * tol)
+
+
+BATCH = {name: value * np.array([1.0, 0.8, 0.2]) for name, value in PANTOGRAPH.items()}
+
+
+def test_batch_of_lags_that_vanish(x64):
+    """Rows that need other numbers of steps and iterations."""
+    got = jax.jit(jax.vmap(lambda p: pantograph(p, 1e-8)))(BATCH)
+    assert len(set(got.stats["num_steps"].tolist())) > 1
+    np.testing.assert_allclose(got.ys[:, 0], sum_series(BATCH, 2.0), rtol=1e-7)
+
+
+@pytest.mark.slow
+def test_gradients_of_a_batch_of_lags_that_vanish(x64):
+    got = jax.jit(jax.vmap(jax.grad(lambda p: pantograph(p, 1e-8).ys[0])))(BATCH)
+    expected = jax.vmap(jax.grad(lambda p: sum_series(p, 2.0)))(BATCH)
+    for name in PANTOGRAPH:
+        np.testing.assert_allclose(got[name], expected[name], atol=1e-6)
 
 
 def test_lag_vanishes_within_the_span(x64):

@@ -101,6 +101,12 @@ def final(delays, field=decay, **options):
     return lagrax.solve(field, 0.0, 2.0, 1.0, delays=delays, steps=4, **options).ys[-1]
 
 
+def lagged_pair():
+    field = lambda t, y, args, *, history: -history[0][:, 0]
+    delays = [lagrax.LagMatrix(jnp.ones((2, 2)))]
+    return lagrax.solve(field, 0.0, 2.0, jnp.ones(2), delays=delays, steps=4).ys[-1]
+
+
 def slope_of_lag():
     tau = jnp.asarray(0.5)
     lag = lambda tau: final([lagrax.Lag(tau)], intervals=16)
@@ -133,6 +139,13 @@ FEATURES = {
     "Lags": lambda: final([lagrax.Lag(1.0)]) == pytest.approx(-0.5, abs=1e-6),
     "Lags that depend on the state": lambda: jnp.isfinite(
         final([lagrax.Lag(lambda t, y, args: 1.0 + 0.2 * y, low=0.5)])
+    ),
+    "A lag for each link of a network": lambda: (
+        lagged_pair() == pytest.approx([-0.5, -0.5], abs=1e-6)
+    ),
+    # x′ = −∫ x(t − s) ds over [0, 1], whose right side begins at −1.
+    "Integrals over the past": lambda: (
+        -1 < final([lagrax.Distributed(lambda s: 1.0, 1.0, nodes=4)]) < 0
     ),
     "Holds and lags in one equation": lambda: jnp.isfinite(
         final([lagrax.Hold(1.0), lagrax.Lag(0.5)])
@@ -212,6 +225,10 @@ def test_speed_ratios_are_those_measured():
     assert f"{torchdiffeq:.1f} times as fast as with torchdiffeq" in text
     assert f"{diffrax_ratio:.1f} times as fast as with diffrax" in text
     assert f"{torchdde:.0f} times as fast as with torchdde" in text
+    network = goal("delay_network", "solve at equal error", "vbjax")
+    assert f"{network:.1f} times as fast as with vbjax at steps of 0.1 ms" in text
+    function = goal("state_dependent", "time of jitcdde", "hardest")
+    assert f"takes {1 / function:.0f} times as long as with jitcdde" in text
     first_call = goal("population_step", "first call", "Tsit5 at 1e-3")
     assert f"takes {first_call:.1f} times as long as with diffrax" in text
 

@@ -406,7 +406,7 @@ def find_reference(
                 break
         past.ends += older.ends
         past.pieces += older.pieces
-        y, begin = last, end
+        y, begin = np.asarray(last), end
     return y.reshape(shape)
 
 
@@ -416,7 +416,7 @@ def find_neutral_reference(problem: PublishedProblem, tol: float = 1e-13) -> np.
     The solution on the intervals between multiples of the lag is one ordinary equation, in which
     each interval reads the state and the slope of the one before. Nothing is interpolated.
     """
-    ((tau,), t0, shape) = problem.lags, problem.t0, np.shape(problem.past(problem.t0))
+    (tau,), t0 = problem.lags, problem.t0
     count = int(np.ceil((problem.t1 - t0) / tau - 1e-9))
 
     @jax.jit
@@ -430,8 +430,7 @@ def find_neutral_reference(problem: PublishedProblem, tol: float = 1e-13) -> np.
         first = list(jax.jvp(problem.past, (t0 + s - tau,), (jnp.ones_like(s),)))
         return jax.lax.scan(step, first, (jnp.arange(count), ys))[1]
 
-    starts = np.tile(np.asarray(problem.past(t0), float), (count, *np.ones(len(shape), int)))
-    starts = starts.reshape(count, *shape)
+    starts = ends = np.stack([np.asarray(problem.past(t0), float)] * count)
     for known in range(1, count + 1):
         length = min(tau, problem.t1 - t0 - (known - 1) * tau)
         run = DOP853(
@@ -442,9 +441,9 @@ def find_neutral_reference(problem: PublishedProblem, tol: float = 1e-13) -> np.
         )
         while run.status == "running":
             run.step()
-        end = run.y.reshape(starts.shape)[known - 1]
-        starts[known:] = end
-    return end
+        ends = run.y.reshape(starts.shape)
+        starts[known:] = ends[known - 1]
+    return ends[-1]
 
 
 # --- the table ------------------------------------------------------------------------------------

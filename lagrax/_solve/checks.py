@@ -136,8 +136,8 @@ def check_delays(delays: Any) -> None:
     for delay in delays:
         if not isinstance(delay, (Hold, LagEntry, Input)):
             raise TypeError(
-                f"delays holds {delay!r:.60}; expected lagrax.Hold, lagrax.Lag or lagrax.Input"
-                f"{_suggest_delay(delay)}."
+                f"delays holds {delay!r:.60}; expected lagrax.Hold, lagrax.Lag, another lag or "
+                f"lagrax.Input{_suggest_delay(delay)}."
             )
         if isinstance(getattr(delay, "tau", None), Learn):
             raise TypeError(

@@ -260,7 +260,10 @@ def _explain_max_steps(solution: Solution, failed_at: float) -> str:
             "intervals and steps as short as these: more of them do not help. Use float64 "
             "(jax.config.update('jax_enable_x64', True)), or let the span begin near 0."
         )
-    if dt is not None and float(dt) * 10**3 * max_steps < float(t1) - failed_at:
+    # Steps that are short from the start are those of a fast solution, not of an infinite one.
+    usual = (failed_at - float(t0)) / max_steps
+    shrunk = dt is not None and float(dt) * 10**2 < usual
+    if shrunk and float(dt) * 10**3 * max_steps < float(t1) - failed_at:
         return (
             f"The solution probably becomes infinite: its steps have shrunk to {float(dt):.1g}, "
             f"and {reached[0].lower()}{reached[1:]}. More steps do not help then. If the solution "

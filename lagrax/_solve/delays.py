@@ -430,7 +430,8 @@ def check_period(tau: Any, who: str, name: str = "tau", several: bool = False) -
             f"For several delays pass several: delays=[{who}(...), {who}(...)]."
         )
     if not is_traced(tau) and not (is_number(tau) and float(tau) > 0):
-        raise ValueError(f"{who} got {name}={tau!r}; expected a positive, finite number.")
+        hint = " An equation without delays takes delays=()." if is_number(tau) and tau == 0 else ""
+        raise ValueError(f"{who} got {name}={tau!r}; expected a positive, finite number.{hint}")
     # JAX compiles an integer into the program, so that another one compiles it again.
     return float(tau) if is_whole(tau) else tau
 

@@ -262,10 +262,10 @@ def _explain_max_steps(solution: Solution, failed_at: float) -> str:
         )
     # Steps that are short from the start are those of a fast solution, not of an infinite one.
     usual = (failed_at - float(t0)) / max_steps
-    shrunk = dt is not None and float(dt) * 10**2 < usual
-    if shrunk and float(dt) * 10**3 * max_steps < float(t1) - failed_at:
+    dt = None if dt is None or float(dt) * 10**2 > usual else float(dt)
+    if dt is not None and dt * 10**3 * max_steps < float(t1) - failed_at:
         return (
-            f"The solution probably becomes infinite: its steps have shrunk to {float(dt):.1g}, "
+            f"The solution probably becomes infinite: its steps have shrunk to {dt:.1g}, "
             f"and {reached[0].lower()}{reached[1:]}. More steps do not help then. If the solution "
             "stays finite, raise `max_steps`, or use a stiff solver such as diffrax.Kvaerno5."
         )

@@ -110,7 +110,7 @@ def select_delays(
     time: str | None = None,
     degree: int = 2,
     window: int = 16,
-    validation: float = Options.validation,
+    validation: float | int = Options.validation,
 ) -> Selection:
     """Compares candidates for the delays of an equation by their error on held-out windows.
 

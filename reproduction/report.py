@@ -112,7 +112,9 @@ class Chapter:
         known = result.seconds is not None and math.isfinite(result.seconds)
         took = f" The times of training add up to {duration(result.seconds)}." if known else ""
         if result.waited is not None and math.isfinite(result.waited):
-            took = f" It took {duration(result.waited)}.{took}"
+            # Trainings run side by side, so their times add up to more.
+            overlap = took and f"{took[:-1]}, since some run side by side."
+            took = f" It took {duration(result.waited)}.{overlap}"
         run = f"Run{when}.{took}" if when else took
         cores = f", {machine['cores']} cores" if machine.get("cores") else ""
         device = f"Device: {machine['device']}{cores}." if machine.get("device") else ""

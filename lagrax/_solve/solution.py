@@ -175,13 +175,22 @@ class Solution(eqx.Module):
             return eqx.tree_pformat(self)
         count = f"{jnp.sum(good)} of {good.size} " if good.ndim else ""
         shown = _Shown(f"lagrax.RESULTS<{count}successful>")
-        return eqx.tree_pformat(eqx.tree_at(lambda sol: sol.result, self, shown))
+        numbers = lambda sol: (sol.t0, sol.t1, sol.stats, sol.failed_at)
+        sol = eqx.tree_at(numbers, self, jax.tree.map(_show_number, numbers(self)))
+        return eqx.tree_pformat(eqx.tree_at(lambda sol: sol.result, sol, shown))
 
     def __call__(self, *times: Any) -> None:
         raise TypeError(
             "A Solution cannot be called. Use sol.evaluate(t), after a solve with "
             "saveat=diffrax.SaveAt(dense=True)."
         )
+
+
+def _show_number(x: Any) -> Any:
+    """A number as Python writes it, in as few digits as its type has. Arrays stay as they are."""
+    if is_traced(x) or np.ndim(x):
+        return x
+    return _Shown(str(np.asarray(x)))
 
 
 def is_close(ts: Real[Array, "..."], t: Real[Array, ""]) -> Bool[Array, "..."]:

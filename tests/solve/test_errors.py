@@ -98,6 +98,8 @@ def test_an_interval_with_a_lag_may_take_all_steps():
 
 def test_printing_names_the_result():
     assert "result=lagrax.RESULTS<successful>" in repr(solve())
+    assert "'num_intervals': 2" in repr(solve())
+    assert "t1=2.0," in repr(solve())
     assert "RESULTS<The maximum number" in repr(solve(max_steps=2, throw=False))
     ends = jax.vmap(lambda y0: solve(y0=y0, throw=False))(jnp.array([1.0, NAN, 2.0]))
     assert "result=lagrax.RESULTS<2 of 3 successful>" in repr(ends)

@@ -250,6 +250,8 @@ def _check_paths(picture: Path | None, csv: Path | None) -> None:
         raise SimulateError(f"--out {picture}: expected a name that ends in {', '.join(PICTURES)}.")
     if picture is not None and csv is not None and picture.resolve() == csv.resolve():
         raise SimulateError(f"--out and --csv are both {picture}: give two names.")
+    if csv == Path("-"):
+        raise SimulateError("--csv -: expected a file; the samples are not printed.")
     for option, path in (("out", picture), ("csv", csv)):
         if path is not None and path.is_dir():
             raise SimulateError(

@@ -235,6 +235,7 @@ def test_simulate_csv_alone_draws_nothing(lagrax_command, tmp_path):
         ("simulate linear --y0 1,x", "--y0 1,x: expected 2 numbers"),
         ("simulate population --out x.txt", "--out x.txt: expected a name that ends in .png"),
         ("simulate population --out x.png --csv x.png", "are both x.png: give two names"),
+        ("simulate population --csv -", "--csv -: expected a file"),
         ("nothing", "No such command 'nothing'"),
     ],
 )

@@ -227,6 +227,10 @@ def test_speed_ratios_are_those_measured():
     assert f"{torchdde:.0f} times as fast as with torchdde" in text
     network = goal("delay_network", "solve at equal error", "vbjax")
     assert f"{network:.1f} times as fast as with vbjax at steps of 0.1 ms" in text
+    source = (ROOT / "benchmarks/delay_network.py").read_text(encoding="utf-8")
+    assert "84 regions" in source
+    assert "6,972 links" in source
+    assert "network of 84 nodes with 6,972 lags" in text
     function = goal("state_dependent", "time of jitcdde", "hardest")
     assert f"takes {1 / function:.0f} times as long as with jitcdde" in text
     first_call = goal("population_step", "first call", "Tsit5 at 1e-3")
